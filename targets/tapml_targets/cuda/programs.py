@@ -6,21 +6,18 @@ of a newer NVRTC is not.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.cuda.language import BUILD_OPTIONS
 from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.installed import install_hint
+from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule
 
 _FORMAT: Final = b"tapml-cubin-1"
 _FILE: Final = "kernels.cu"
-_DIGEST_BYTES: Final = 32
 # 26 MB of headers, once: only texts that include one need them.
 _HEADERS: Final = b"#include <cuda_"
 _FRAGMENTS: Final = b"#include <mma.h>"
@@ -53,18 +50,9 @@ def compile_cubin(module: CodeModule, architecture: str) -> bytes:
         text = module.code.decode()
     except UnicodeDecodeError:
         raise CompileError("CUDA C must be UTF-8 text") from None
-    path = _place(module, architecture)
-    known = _read(path) if path else None
-    if known is not None:
-        return known
-    cubin = _compiled(text, module, architecture)
-    if path:
-        try:
-            write_atomically(path, hashlib.sha256(cubin).digest() + cubin)
-        except OSError:
-            # A full disk costs the cache, not the build.
-            path.unlink(missing_ok=True)
-    return cubin
+    return KeptCode(
+        "cubins", ".cubin", _FORMAT, _compiler_version(), architecture, *module.options, module.code
+    ).code(lambda: _compiled(text, module, architecture))
 
 
 def _compiled(text: str, module: CodeModule, architecture: str) -> bytes:
@@ -103,26 +91,3 @@ def _compiler_version() -> str:
         return ".".join(map(str, bindings.nvrtcVersion()[1:]))
     except Exception:
         return ""
-
-
-def _place(module: CodeModule, architecture: str) -> Path | None:
-    digest = hashlib.sha256()
-    texts = (_compiler_version(), architecture, *module.options)
-    for part in (_FORMAT, *map(str.encode, texts), module.code):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    try:
-        return cache_folder("cubins") / f"{digest.hexdigest()}.cubin"
-    except OSError:
-        return None
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    checksum, cubin = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    if hashlib.sha256(cubin).digest() == checksum:
-        return cubin
-    path.unlink(missing_ok=True)
-    return None

@@ -5,14 +5,12 @@ pyopencl's own cache reads pickles; here a file is a SHA-256 and a binary.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import CompileError
+from tapml_targets.kept_code import KeptCode
 from tapml_targets.opencl.discovery import import_pyopencl
 from tapml_targets.opencl.language import BUILD_OPTIONS
 
@@ -40,11 +38,20 @@ def build_program(context: Any, device: Any, source: bytes, options: Sequence[st
         none of these.
     """
     flags = _flags(device, options)
-    try:
-        path = cache_folder("opencl-binaries") / f"{_key(device, source, flags)}.bin"
-    except OSError:
-        return _build_source(context, device, source, flags)
-    binary = _read(path)
+    platform = device.platform
+    kept = KeptCode(
+        "opencl-binaries",
+        ".bin",
+        _FORMAT,
+        platform.name,
+        platform.version,
+        device.name,
+        device.version,
+        device.driver_version,
+        flags,
+        source,
+    )
+    binary = kept.read()
     if binary is not None:
         try:
             with warnings.catch_warnings():
@@ -52,15 +59,11 @@ def build_program(context: Any, device: Any, source: bytes, options: Sequence[st
                 return cl.Program(context, [device], [binary]).build(flags)
         except cl.Error:
             # The driver rejects what it once wrote, e.g. after an update that kept its version.
-            path.unlink(missing_ok=True)
+            kept.drop()
     program = _build_source(context, device, source, flags)
     binary = _binary_of(program)
     if binary:
-        try:
-            write_atomically(path, hashlib.sha256(binary).digest() + binary)
-        except OSError:
-            # A full disk costs the cache, not the build.
-            path.unlink(missing_ok=True)
+        kept.write(binary)
     return program
 
 
@@ -74,42 +77,6 @@ def _flags(device: Any, options: Sequence[str]) -> str:
     exact = device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
     meant = [option for option in options if option != "exact-division" or exact]
     return " ".join((BASE_OPTIONS, *(BUILD_OPTIONS[option] for option in meant)))
-
-
-def _key(device: Any, source: bytes, flags: str) -> str:
-    platform = device.platform
-    parts = (
-        _FORMAT,
-        *(
-            text.encode()
-            for text in (
-                platform.name,
-                platform.version,
-                device.name,
-                device.version,
-                device.driver_version,
-                flags,
-            )
-        ),
-        source,
-    )
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    checksum, binary = data[:32], data[32:]
-    if hashlib.sha256(binary).digest() == checksum:
-        return binary
-    path.unlink(missing_ok=True)
-    return None
 
 
 def _build_source(context: Any, device: Any, source: bytes, flags: str) -> Any:

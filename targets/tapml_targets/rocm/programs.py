@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from pathlib import Path
 from typing import Any, Final
 
-from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule
 from tapml_targets.rocm.binding import HipError, ask, import_binding
 from tapml_targets.rocm.language import BUILD_OPTIONS
 
 _FORMAT: Final = b"tapml-code-object-1"
 _FILE: Final = b"kernels.hip"
-_DIGEST_BYTES: Final = 32
 
 
 def compile_code_object(module: CodeModule, architecture: str) -> bytes:
@@ -46,24 +43,21 @@ def compile_code_object(module: CodeModule, architecture: str) -> bytes:
         raise CompileError("HIP C must be UTF-8 text") from None
     hiprtc = import_binding("hiprtc")
     try:
-        path = _place(module, architecture, _version(hiprtc))
-        known = _read(path) if path else None
-        if known is not None:
-            return known
-        code = _compiled(hiprtc, module, architecture)
+        return KeptCode(
+            "code-objects",
+            ".co",
+            _FORMAT,
+            _version(hiprtc),
+            architecture,
+            *module.options,
+            module.code,
+        ).code(lambda: _compiled(hiprtc, module, architecture))
     except RuntimeError as error:
         # The bindings look for the library when it is first called.
         raise SetupError(
             f"hiprtc, which compiles kernels, is missing ({error}): install AMD's ROCm, or name "
             "its folder in ROCM_PATH"
         ) from None
-    if path:
-        try:
-            write_atomically(path, hashlib.sha256(code).digest() + code)
-        except OSError:
-            # A full disk costs the cache, not the build.
-            path.unlink(missing_ok=True)
-    return code
 
 
 def _compiled(hiprtc: Any, module: CodeModule, architecture: str) -> bytes:
@@ -97,26 +91,3 @@ def _compiled(hiprtc: Any, module: CodeModule, architecture: str) -> bytes:
 def _version(hiprtc: Any) -> str:
     status, *numbers = hiprtc.hiprtcVersion()
     return "" if int(status) else ".".join(map(str, numbers))
-
-
-def _place(module: CodeModule, architecture: str, version: str) -> Path | None:
-    digest = hashlib.sha256()
-    texts = (version, architecture, *module.options)
-    for part in (_FORMAT, *map(str.encode, texts), module.code):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    try:
-        return cache_folder("code-objects") / f"{digest.hexdigest()}.co"
-    except OSError:
-        return None
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    checksum, code = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    if hashlib.sha256(code).digest() == checksum:
-        return code
-    path.unlink(missing_ok=True)
-    return None

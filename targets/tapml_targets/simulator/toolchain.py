@@ -20,9 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tapml_targets.cache_folder import cache_folder, write_atomically
+from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.installed import install_hint, package_version
+from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule
 from tapml_targets.platforms import language_of_dialect
 from tapml_targets.simulator.dialects import dialect_named
@@ -44,7 +45,6 @@ _KERNEL_FLAGS: Final = (
     "-O2", "-gline-tables-only", "-gdwarf-4", "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
 _CHECKED_FLAGS: Final = ("-O0", "-gline-tables-only", "-gdwarf-4", "-fsanitize=thread")
-_DIGEST_BYTES: Final = 32
 _SECONDS: Final = 300
 _LOG_CHARACTERS: Final = 20_000
 _MACHINES: Final = frozenset({"x86_64", "aarch64"})
@@ -108,16 +108,15 @@ def built(module: CodeModule, symbols: Sequence[str], *, checked: bool = False) 
         If ziglang is missing.
     """
     source = _source(module, symbols)
-    key = hashlib.sha256(
-        "\0".join((_native_state(), source, str(checked), version(), _processor())).encode()
-    ).hexdigest()
-    try:
-        path = cache_folder("simulator") / f"{key}.so"
-    except OSError:
-        path = Path(tempfile.mkdtemp(prefix="tapml-simulator-")) / f"{key}.so"
-    if not _is_whole(path):
-        code = _compile(source, module.dialect, checked=checked)
-        write_atomically(path, code + hashlib.sha256(code).digest())
+    kept = KeptCode(
+        "simulator", ".so", _native_state(), source, str(checked), version(), _processor()
+    )
+    code = kept.code(lambda: _compile(source, module.dialect, checked=checked))
+    if kept.path is not None and kept.path.exists():
+        return _loaded(str(kept.path))
+    # There is no cache, or no room in it.
+    path = Path(tempfile.mkdtemp(prefix="tapml-simulator-")) / "module.so"
+    path.write_bytes(code)
     return _loaded(str(path))
 
 
@@ -126,14 +125,6 @@ def _loaded(path: str) -> ctypes.CDLL:
     # The kernels take their mathematics from the C library of this process.
     ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(path)
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return False
-    return hashlib.sha256(data[:-_DIGEST_BYTES]).digest() == data[-_DIGEST_BYTES:]
 
 
 def _source(module: CodeModule, symbols: Sequence[str]) -> str:
@@ -199,21 +190,16 @@ def _compile(source: str, dialect: str, *, checked: bool) -> bytes:
 @cache
 def _part(name: str) -> bytes:
     """An object of ``native/``, compiled or from the cache."""
-    key = hashlib.sha256("\0".join((_native_state(), name, version(), _processor())).encode())
-    try:
-        path = cache_folder("simulator") / f"{key.hexdigest()}.o"
-    except OSError:
-        path = None
-    if path is not None and _is_whole(path):
-        return path.read_bytes()[:-_DIGEST_BYTES]
+    kept = KeptCode("simulator", ".o", _native_state(), name, version(), _processor())
+    return kept.code(lambda: _compile_part(name))
+
+
+def _compile_part(name: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="tapml-simulator-") as folder:
         made = Path(folder) / "part.o"
         source = str(NATIVE / f"{name}.cpp")
         _run([*_FLAGS, "-O2", "-c", source, "-o", str(made)], Path(folder), "simulator")
-        code = made.read_bytes()
-    if path is not None:
-        write_atomically(path, code + hashlib.sha256(code).digest())
-    return code
+        return made.read_bytes()
 
 
 def _run(arguments: Sequence[str], folder: Path, dialect: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.errors import CompileError
+from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.vulkan.glslang import compile_glsl, compiler_name
 
@@ -41,36 +38,5 @@ def spirv_of(module: CodeModule, kernel: Kernel) -> bytes:
             f"the module has no kernel {kernel.symbol!r}: it is to define "
             f"`void {kernel.symbol}()` and call it in `main`"
         )
-    return _cached(text, lambda: compile_glsl(text, kernel.name))
-
-
-def _cached(text: str, build: Callable[[], bytes]) -> bytes:
-    digest = hashlib.sha256()
-    for part in (_FORMAT, compiler_name().encode(), text.encode()):
-        digest.update(len(part).to_bytes(8, "little") + part)
-    try:
-        path = cache_folder("spirv") / f"{digest.hexdigest()}.spv"
-    except OSError:
-        return build()
-    known = _read(path)
-    if known is not None:
-        return known
-    code = build()
-    try:
-        write_atomically(path, hashlib.sha256(code).digest() + code)
-    except OSError:
-        # A full disk costs the cache, not the build.
-        path.unlink(missing_ok=True)
-    return code
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    checksum, code = data[:32], data[32:]
-    if hashlib.sha256(code).digest() == checksum:
-        return code
-    path.unlink(missing_ok=True)
-    return None
+    kept = KeptCode("spirv", ".spv", _FORMAT, compiler_name(), text)
+    return kept.code(lambda: compile_glsl(text, kernel.name))

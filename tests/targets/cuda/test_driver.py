@@ -22,6 +22,7 @@ from tapml_targets.simulator.description import is_simulated
 from tests.targets.binding_stubs import installed_stubs, what_it_adds
 from tests.targets.cuda import stand_in
 from tests.targets.gpu_machine import Machine
+from tests.targets.unkept_code import UnkeptCode
 
 pytest.importorskip("ziglang", reason="ziglang is not installed: no simulated CUDA")
 
@@ -46,7 +47,7 @@ def core(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
     for owner, name in ((gpu, "import_core"), (description, "import_core"), (programs, "_core")):
         monkeypatch.setattr(owner, name, lambda: module)
     monkeypatch.setattr(description, "_driver_version", lambda: "CUDA 13.0")
-    monkeypatch.setattr(programs, "_place", lambda *_: None)
+    monkeypatch.setattr(programs, "KeptCode", UnkeptCode)
     return module
 
 

@@ -20,6 +20,7 @@ from tapml_targets.rocm.code_object import argument_sizes
 from tests.targets.binding_stubs import installed_stubs, what_it_adds
 from tests.targets.gpu_machine import Machine
 from tests.targets.rocm import stand_in
+from tests.targets.unkept_code import UnkeptCode
 
 pytest.importorskip("ziglang", reason="ziglang is not installed: no simulated ROCm")
 
@@ -45,7 +46,7 @@ def opened(
     modules = {"hip": hip, "hiprtc": hiprtc}
     for each in (gpu, description, programs):
         monkeypatch.setattr(each, "import_binding", modules.__getitem__)
-    monkeypatch.setattr(programs, "_place", lambda *_: None)
+    monkeypatch.setattr(programs, "KeptCode", UnkeptCode)
     made = driver.open_device(driver.list_devices()[0])
     assert isinstance(made, gpu.RocmDriver)
     yield made
