@@ -62,6 +62,10 @@ class Backend:
             if find_spec(module) is None
         ]
 
+    def installed(self) -> list[str]:
+        """The releases of its packages here, with the version that was asked for."""
+        return [self.text, *map(_installed, self.description.packages.values())]
+
     def requirements(self) -> list[str]:
         """What an environment of its own must have, for pip.
 

@@ -13,6 +13,7 @@ from tapml.cli.model_arguments import number, seconds
 if TYPE_CHECKING:
     from tapml.comparing.baseline import Baseline
     from tapml.comparing.result import Comparison
+    from tapml.comparing.verdicts import Thresholds
 
 _EPILOG: Final = """\
 examples:
@@ -142,14 +143,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("expected a model and --data; see `tapml compare --help`")
     from tapml.cli.progress import watch
     from tapml.comparing.run import compare
-    from tapml.comparing.verdicts import Thresholds
 
-    limits = Thresholds(
-        class_distance=arguments.class_distance,
-        mad_distance=arguments.mad_distance,
-        relative=arguments.relative,
-        share=arguments.share / 100,
-    )
+    limits = _limits(arguments)
     accepted = None
     if arguments.baseline is not None:
         from tapml.comparing.baseline import read_baseline
@@ -180,13 +175,27 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     return [each.strip() for each in arguments.backends.split(",") if each.strip()]
 
 
+def _limits(arguments: argparse.Namespace) -> Thresholds:
+    from tapml.comparing.verdicts import Thresholds
+
+    return Thresholds(
+        class_distance=arguments.class_distance,
+        mad_distance=arguments.mad_distance,
+        relative=arguments.relative,
+        share=arguments.share / 100,
+    )
+
+
 def _fuzz(arguments: argparse.Namespace) -> int:
     """Search; 1 if a cause was found."""
     from tapml.cli.progress import watch
     from tapml.comparing.data import read_data
     from tapml.comparing.fuzzing.search import fuzz
-    from tapml_targets.errors import EXIT_MISMATCH
+    from tapml_targets.errors import EXIT_MISMATCH, InputError
 
+    if arguments.output or arguments.baseline or arguments.write_baseline:
+        raise InputError("--fuzz keeps what it finds in its own folder: leave out --output, "
+                         "--baseline and --write-baseline")  # fmt: skip
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         found = fuzz(
             arguments.fuzz,
@@ -196,6 +205,8 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             cases=arguments.cases,
             minutes=arguments.minutes,
             seed=arguments.seed,
+            limits=_limits(arguments),
+            deadline_seconds=arguments.deadline,
             watcher=watcher,
         )
     if arguments.json:

@@ -48,7 +48,8 @@ def compare(
     backends
         At least two names, see :func:`tapml.backends.finding.backends`.
     data
-        An ``.npz`` file or arrays by name: the inputs by their names, or ``x``; labels as ``y``.
+        An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), or
+        arrays by name: the inputs by their names, or ``x``; labels as ``y``.
     limits
         Thresholds; default: the paper's, and 1e-3 for a single element.
     deadline_seconds

@@ -78,13 +78,13 @@ def kept_environment(
     except OSError as error:
         raise _unwritable(error) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        _lock(descriptor, fcntl.LOCK_SH)
         while not (folder / _WHOLE).is_file():
             said("its environment is made, here or by another process")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock(descriptor, fcntl.LOCK_EX)
             if not (folder / _WHOLE).is_file():
                 _make(folder, wanted, said, deadline_seconds)
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            _lock(descriptor, fcntl.LOCK_SH)
         with suppress(OSError):
             os.utime(folder / _WHOLE)
         yield folder / "bin" / "python"
@@ -102,6 +102,16 @@ def _name(requirements: Sequence[str]) -> str:
 
 def _lock_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock")
+
+
+def _lock(descriptor: int, operation: int) -> None:
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        raise SetupError(
+            f"the cache's file system has no locks ({error.strerror}): choose another cache "
+            "(TAPML_CACHE_DIR)"
+        ) from error
 
 
 def _make(folder: Path, requirements: Sequence[str], said: Said, seconds: float) -> None:

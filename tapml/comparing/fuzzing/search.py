@@ -22,11 +22,13 @@ import msgspec
 import numpy as np
 
 from tapml.backends.child import JOBS
+from tapml.backends.finding import find_backend
 from tapml.comparing.data import Data
 from tapml.comparing.fuzzing.mutants import KINDS, mutated
 from tapml.comparing.fuzzing.stacks import LAYERS, inputs, stack
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
-from tapml.comparing.run import compare
+from tapml.comparing.run import DEADLINE_SECONDS, compare
+from tapml.comparing.verdicts import Thresholds
 from tapml.durable.files import replace_folder
 from tapml.isolate.pool import Pool
 from tapml.runs.events import Watcher, ignore
@@ -105,7 +107,8 @@ def fuzz(
     cases: int = CASES,
     minutes: float = MINUTES,
     seed: int = 0,
-    deadline_seconds: float = 60.0,
+    limits: Thresholds | None = None,
+    deadline_seconds: float = DEADLINE_SECONDS,
     watcher: Watcher = ignore,
 ) -> FuzzResult:
     """Search for models on which backends part.
@@ -122,6 +125,8 @@ def fuzz(
         The budget; what is over first ends the search.
     seed
         The same seed draws the same cases.
+    limits
+        As of :func:`~tapml.comparing.run.compare`.
     deadline_seconds
         Time limit of every call of a backend.
 
@@ -144,8 +149,10 @@ def fuzz(
         pool = opened.enter_context(Pool(JOBS))
 
         def look(path: Path) -> Comparison:
-            return compare(path, backends, arrays, deadline_seconds=deadline_seconds, pool=pool)
+            return compare(path, backends, arrays, limits=limits,
+                           deadline_seconds=deadline_seconds, pool=pool)  # fmt: skip
 
+        source = f"{source} {limits} {[find_backend(each).installed() for each in backends]}"
         search = _Search(run, Path(folder), source, build, look, found, cases,
                          time.monotonic() + 60 * minutes)  # fmt: skip
         with run.phases.phase("search", total=cases) as phase:
@@ -255,9 +262,7 @@ class _Search:
         text = json.dumps(case)
         if text in self.seen:
             return self.seen[text]
-        key = ResultKey.of(
-            case=text, backends=",".join(self.found.backends), source=self.source,
-        )  # fmt: skip
+        key = ResultKey.of(case=text, source=self.source)
         kept = self.run_of.journal.result(key)
         if kept is not None:
             result = msgspec.convert(kept.data, CaseResult)
