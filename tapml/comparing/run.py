@@ -35,8 +35,8 @@ def compare(
     *,
     limits: Thresholds | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
-    watcher: Watcher = ignore,
     pool: Pool | None = None,
+    watcher: Watcher = ignore,
 ) -> Comparison:
     """Run a model on several backends, compare all pairs, and find the layer where each parts.
 
@@ -54,11 +54,11 @@ def compare(
         Thresholds; default: the paper's, and 1e-3 for a single element.
     deadline_seconds
         Time limit of every call of a backend; a longer one hangs.
+    pool
+        A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
+        import the backends' libraries once. Default: one for this call.
     watcher
         Receives the progress.
-    pool
-        Of :data:`tapml.backends.child.JOBS`, whose warm servers several comparisons share; default:
-        one that ends with this.
 
     Raises
     ------
@@ -72,14 +72,7 @@ def compare(
     data = _data(data)
     phases = Phases(watcher)
     with ExitStack() as stack:
-        environments = [stack.enter_context(_environment(each, phases)) for each in chosen]
-        pool = pool or stack.enter_context(Pool(JOBS))
-        processes = {
-            each.text: stack.enter_context(
-                BackendProcess(each, path.resolve(), pool, environment, deadline_seconds)
-            )
-            for each, environment in zip(chosen, environments, strict=True)
-        }
+        processes = _processes(chosen, path.resolve(), pool, deadline_seconds, stack, phases)
         outputs, inputs, failures = _extract(processes, data, phases)
         localizer = Localizer(processes, inputs, data, failures)
         pairs = []
@@ -170,15 +163,41 @@ def _wanted(form: str) -> str:
     return f"a {form} file" if form.startswith(".") else f"a folder with {form}"
 
 
-@contextmanager
-def _environment(backend: Backend, phases: Phases) -> Iterator[Environment]:
-    """Where a backend runs; the first use of another version makes it."""
+def _processes(
+    chosen: Sequence[Backend],
+    model: Path,
+    shared: Pool | None,
+    deadline_seconds: float,
+    stack: ExitStack,
+    phases: Phases,
+) -> dict[str, BackendProcess]:
+    environments = [
+        stack.enter_context(_environment(each, phases, preload=shared is not None))
+        for each in chosen
+    ]
+    pool = shared or stack.enter_context(Pool(JOBS))
+    return {
+        each.text: stack.enter_context(
+            BackendProcess(each, model, pool, environment, deadline_seconds)
+        )
+        for each, environment in zip(chosen, environments, strict=True)
+    }
+
+
+def environment_of(backend: Backend, *, preload: bool = False) -> Environment:
+    """Where a backend's processes run; `preload`: its libraries are imported once for all."""
     description = backend.description
-    environment = Environment(
+    return Environment(
         variables=description.variables,
-        preload=description.preload,
         without=description.without,
+        preload=(*description.preload, *(description.packages if preload else ())),
     )
+
+
+@contextmanager
+def _environment(backend: Backend, phases: Phases, *, preload: bool) -> Iterator[Environment]:
+    """Where a backend runs; the first use of another version makes it."""
+    environment = environment_of(backend, preload=preload)
     if not backend.version:
         yield environment
         return

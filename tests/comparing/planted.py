@@ -13,7 +13,7 @@ DESCRIPTION = Description(
     packages={"onnx": "onnx"},
     variants={each: "" for each in (
         "epsilon", "crash", "hang", "error", "error-again", "nan", "noise", "shape", "killed",
-        "memory", "unsupported",
+        "memory", "unsupported", "narrow",
     )},
 )
 """
@@ -52,6 +52,7 @@ RELUS = {
     "unsupported": unsupported,
     "nan": lambda self, x: (np.where(x > 0, x, np.nan).astype(x.dtype),),
     "noise": lambda self, x: ((np.maximum(x, 0) * (1 + np.random.rand())).astype(x.dtype),),
+    "narrow": lambda self, x: (np.maximum(x, 0)[..., :-2],),
     "shape": lambda self, x: (np.concatenate([np.maximum(x, 0)] * 2),),
 }
 
