@@ -1,8 +1,10 @@
-"""Finds one wrong operator by carved tests and by bisection over prefixes.
+"""Finds one wrong operator by carved tests, and by three ways that have none.
 
-The peer works without carved tests: the first k operators in graph order run on the target, the
-rest on the reference, the model's logits are compared, and the range of k is halved until one
-operator is left. The reference's logits are free for it.
+Bisection: the first k operators in graph order run on the target, the rest on the reference, the
+model's logits are compared, and the range of k is halved until one operator is left. Linear
+reduction, as Polygraphy's ``debug reduce --mode linear``: k goes down from all operators one by one
+until the model is right. The reference's logits are free for both. Bottom-up: unit tests of the
+operators in graph order, of the same shapes with random inputs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.carved_model import compile_all, import_shipped
+from scripts.mutants.made_inputs import made_test
 from tapml.carving.record import carve
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
@@ -24,6 +27,7 @@ from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
 from tapml.importing.cache import PlanCache
 from tapml.models import LoadedModel, calibration_prompts
+from tapml.oracles.carved_case import CarvedCase
 from tapml.oracles.oracle import Oracle
 from tapml.oracles.twin_runs import Twin
 from tapml.plan.graph_plan import GraphPlan
@@ -61,6 +65,7 @@ class _Bench:
     twins: Mapping[str, Twin]
     policy: Policy
     trace: ReferenceTrace
+    made: Sequence[CarvedCase]
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class _Planted:
     carved: _Search
     cold: _Search
     bisected: _Search
+    reduced: _Search
+    bottom_up: _Search
 
 
 def measure() -> list[dict[str, Any]]:
@@ -101,9 +108,11 @@ def measure() -> list[dict[str, Any]]:
             with carve(model, executor, prompts, path, max_new_tokens=_NEW_TOKENS) as suite:
                 target = Target("opencl", limits=session.device.limits)
                 libraries = compile_all(compiler, plan.operators.values(), target)
+                made = _made_tests(suite, plan, reference)
                 bench = _Bench(
-                    model, plan, libraries, session, executor, suite, oracle, twins, policy, trace
-                )
+                    model, plan, libraries, session, executor, suite, oracle, twins, policy, trace,
+                    made,
+                )  # fmt: skip
                 pairs = [_search(bench, name) for name in _culprits(plan, libraries)]
     return _rows(plan, pairs)
 
@@ -136,17 +145,27 @@ def _search(bench: _Bench, culprit: str) -> _Planted:
     with Oracle(bench.plan.operators, lambda _: bench.twins, bench.policy) as oracle:
         cold = _by_carved_tests(bench, libraries, oracle)
     _by_bisection(bench, libraries)
-    return _Planted(culprit, carved, cold, _by_bisection(bench, libraries))
+    bisected = _by_bisection(bench, libraries)
+    _by_carved_tests(bench, libraries, bench.oracle, bench.made)
+    bottom_up = _by_carved_tests(bench, libraries, bench.oracle, bench.made)
+    return _Planted(
+        culprit, carved, cold, bisected, _by_linear_reduction(bench, libraries), bottom_up
+    )
 
 
-def _by_carved_tests(bench: _Bench, libraries: Mapping[str, Library], oracle: Oracle) -> _Search:
-    """One carved test per operator, in graph order, until one does not pass."""
+def _by_carved_tests(
+    bench: _Bench,
+    libraries: Mapping[str, Library],
+    oracle: Oracle,
+    tests: Sequence[CarvedCase] | None = None,
+) -> _Search:
+    """One test per operator, carved or given, in graph order, until one does not pass."""
     operators = bench.suite.operators
     runs, seen = 0, set()
     started = time.perf_counter()
     named = ""
     with ReplayMemory(bench.session) as memory:
-        for test in bench.suite.tests():
+        for test in bench.suite.tests() if tests is None else tests:
             if test.operator in seen:
                 continue
             seen.add(test.operator)
@@ -197,6 +216,36 @@ def _by_bisection(bench: _Bench, libraries: Mapping[str, Library]) -> _Search:
     return _Search(runs, seconds, names[low] if wrong_seen else "")
 
 
+def _by_linear_reduction(bench: _Bench, libraries: Mapping[str, Library]) -> _Search:
+    """Take operators off the target one by one, the last first, until the model is right."""
+    names = list(bench.plan.operators)
+    steps, runs = _calls_per_check(bench), 0
+    for name in names:
+        bench.executor.place(name, libraries[name])
+    started = time.perf_counter()
+    named = ""
+    for name in reversed(names):
+        runs += steps
+        if workload_of(bench.model).check_model(bench.executor, bench.trace).status == "pass":
+            break
+        bench.executor.unplace(name)
+        named = name
+    seconds = time.perf_counter() - started
+    for name in names:
+        bench.executor.unplace(name)
+    return _Search(runs, seconds, named)
+
+
+def _made_tests(suite: Suite, plan: GraphPlan, reference: Mapping[str, Twin]) -> list[CarvedCase]:
+    """For each operator a test of the shapes of its first carved one, with random inputs."""
+    made: dict[str, CarvedCase] = {}
+    for test in suite.tests():
+        name = test.operator
+        if name not in made:
+            made[name] = made_test(plan.operators[name], test, reference[name], "random")
+    return list(made.values())
+
+
 def _calls_per_check(bench: _Bench) -> int:
     """Operators that one model-wise check runs."""
     entries = bench.plan.entries
@@ -215,7 +264,9 @@ def _logit_deviation(plan: GraphPlan, rooting: RootingReport) -> float:
 
 
 def _rows(plan: GraphPlan, planted: Sequence[_Planted]) -> list[dict[str, Any]]:
-    def row(what: str, carved: float, bisected: float) -> dict[str, Any]:
+    def row(
+        what: str, carved: float, bisected: float, reduced: float, bottom_up: float
+    ) -> dict[str, Any]:
         return {
             "part": "culprit",
             "what": what,
@@ -223,6 +274,8 @@ def _rows(plan: GraphPlan, planted: Sequence[_Planted]) -> list[dict[str, Any]]:
             "among": len(plan.operators),
             "carved tests": round(carved, 1),
             "bisection": round(bisected, 1),
+            "linear reduction": round(reduced, 1),
+            "bottom-up": round(bottom_up, 1),
             "ratio": round(bisected / carved, 1),
             "met": carved < bisected,
         }
@@ -233,24 +286,29 @@ def _rows(plan: GraphPlan, planted: Sequence[_Planted]) -> list[dict[str, Any]]:
         )
 
     right = named([each.carved for each in planted])
-    bisected = [each.bisected for each in planted]
-    milliseconds = 1e3 * statistics.mean(each.seconds for each in bisected)
+    sides = [
+        [each.bisected for each in planted],
+        [each.reduced for each in planted],
+        [each.bottom_up for each in planted],
+    ]
+    runs = [statistics.mean(each.operator_runs for each in side) for side in sides]
+    milliseconds = [1e3 * statistics.mean(each.seconds for each in side) for side in sides]
     return [
         row(
             "operator runs, mean",
             statistics.mean(each.carved.operator_runs for each in planted),
-            statistics.mean(each.operator_runs for each in bisected),
+            *runs,
         ),
         row(
             "milliseconds, mean",
             1e3 * statistics.mean(each.carved.seconds for each in planted),
-            milliseconds,
+            *milliseconds,
         ),
         row(
             "milliseconds with float64 expectations computed on the way, mean",
             1e3 * statistics.mean(each.cold.seconds for each in planted),
-            milliseconds,
+            *milliseconds,
         ),
-        row("named rightly", right, named(bisected))
+        row("named rightly", right, *map(named, sides))
         | {"ratio": None, "met": right == len(planted)},
     ]

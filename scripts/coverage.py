@@ -1,28 +1,27 @@
 """Moves tiny models of the paper's table II, and of every family, to every platform here.
 
-Each cell is a whole migration in child processes with a deadline: `tapml offload`, then `tapml run`
-of the session. Cells are kept in docs/models.json, and the table between the marks in
+Each cell is a whole migration in child processes with a deadline: `tapml offload`, then `tapml
+package`. Packages are kept, so that `--rates` can measure tokens per second on another day, when
+nothing else runs. Cells are kept in docs/models.json, and the table between the marks in
 docs/models.md is written from them after each one: run it again to continue.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -37,7 +36,8 @@ PAGE: Final = ROOT / "docs" / "models.md"
 ROWS: Final = ROOT / "docs" / "models.json"
 BEGIN: Final = "<!-- coverage: written by scripts/coverage.py -->"
 END: Final = "<!-- coverage ends -->"
-DEADLINE_SECONDS: Final = 600.0
+PACKAGES: Final = ROOT / "build" / "coverage"
+DEADLINE_SECONDS: Final = 3600.0
 _TOKENS: Final = 40
 # The smallest of a device that executes a kernel's source: each token takes seconds.
 _SIMULATED_TOKENS: Final = 4
@@ -48,10 +48,11 @@ _SHIPPED: Final = {"digits_cnn": "digits-cnn"}
 EXAMPLES: Final = """\
 examples:
   python scripts/coverage.py                              every row on every device of this machine
-  python scripts/coverage.py --platforms opencl --jobs 2
+  nice -n 19 python scripts/coverage.py --platforms opencl,webgpu,vulkan
   python scripts/coverage.py --families llama,rwkv5       rows of these families alone
   python scripts/coverage.py --platforms metal,cuda,rocm  executed from source, on request
   python scripts/coverage.py --again --families bert      measure again what is there
+  python scripts/coverage.py --rates                      tokens per second of the kept packages
   python scripts/coverage.py --show                       only write the table
 
 exit codes: 0 every cell asked for is measured, red ones too; 2 input; 130 interrupted, and what was
@@ -122,28 +123,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the cells that are missing and write the table."""
     options = _parse(arguments)
     try:
-        cells = _read(ROWS)
+        known = {row.key for row in rows()}
+        # A name whose family has come is another row: its refusal is no longer true.
+        cells = {key: cell for key, cell in _read(ROWS).items() if key[0] in known}
         platforms = _platforms(options.platforms)
         for platform in platforms if not options.show else ():
             default_device(platform)
-        if options.jobs < 1:
-            raise InputError(f"--jobs {options.jobs}: expected at least 1")
         chosen = _rows_of(options.families)
     except TapmlError as error:
         print(f"scripts/coverage.py: {error}", file=sys.stderr)
         return error.exit_code
-    wanted = {
-        (row.key, platform): row
-        for platform in platforms
-        for row in chosen
-        if options.again or (row.key, platform) not in cells
-    }
+    asked = {(row.key, platform): row for row in chosen for platform in platforms}
     if not options.show:
         # Also when it was started in the background, or is ended by a supervisor.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         try:
-            _measure_all(wanted, cells, options)
+            (_measure_rates if options.rates else _measure_outcomes)(asked, cells, options)
         except KeyboardInterrupt:
             print(
                 f"scripts/coverage.py: interrupted; {ROWS} has what was measured", file=sys.stderr
@@ -165,13 +161,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--platforms", metavar="NAMES", help="default: all with a device that is not simulated"
     )
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells at once (1)")
     parser.add_argument(
         "--deadline", type=float, default=DEADLINE_SECONDS, metavar="SECONDS",
         help=f"of each command of a cell (default: {DEADLINE_SECONDS:.0f})",
     )  # fmt: skip
+    parser.add_argument(
+        "--packages", type=Path, default=PACKAGES, metavar="FOLDER",
+        help=f"where what has moved is kept (default: {PACKAGES.relative_to(ROOT)})",
+    )  # fmt: skip
     parser.add_argument("--again", action="store_true", help="measure cells that are there")
-    parser.add_argument("--show", action="store_true", help="measure nothing")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--rates", action="store_true", help="measure only how fast the kept packages run"
+    )
+    what.add_argument("--show", action="store_true", help="measure nothing")
     return parser.parse_args(arguments)
 
 
@@ -213,78 +216,96 @@ def _read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
         raise InputError(f"{path} is not a file of this script ({error}): delete it") from error
 
 
-def _measure_all(
-    wanted: Mapping[tuple[str, str], Row],
-    cells: dict[tuple[str, str], dict[str, Any]],
-    options: argparse.Namespace,
+_Cells: TypeAlias = dict[tuple[str, str], dict[str, Any]]
+
+
+def _measure_outcomes(
+    asked: Mapping[tuple[str, str], Row], cells: _Cells, options: argparse.Namespace
 ) -> None:
-    """Measure cell by cell, `options.jobs` at once, keeping each as soon as it is there."""
-    children = _Children(options.deadline)
-    waiting = iter(wanted.items())
-    running: dict[Future[dict[str, Any]], tuple[str, str]] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="tapml-coverage-") as temporary,
-        ThreadPoolExecutor(options.jobs) as pool,
-    ):
+    """Move what has no cell yet, keeping each as soon as it is there."""
+    options.packages.mkdir(parents=True, exist_ok=True)
+    for key, row in asked.items():
+        if key in cells and not options.again:
+            continue
+        with tempfile.TemporaryDirectory(prefix="tapml-coverage-") as temporary:
+            model = _make(row, Path(temporary))
+            package = _package(options.packages, key)
+            cells[key] = _move(row, model, Path(temporary), key[1], package, options.deadline)
+        print(f"{key[0]} on {key[1]}: {_text(cells[key])}", flush=True)
+        _write(cells)
+
+
+def _measure_rates(
+    asked: Mapping[tuple[str, str], Row], cells: _Cells, options: argparse.Namespace
+) -> None:
+    """Run the kept packages of what has moved and has no rate yet."""
+    for key, row in asked.items():
+        cell = cells.get(key)
+        if cell is None or "error" in cell or ("rate" in cell and not options.again):
+            continue
+        package = _package(options.packages, key)
+        if not package.exists():
+            print(f"{key[0]} on {key[1]}: no package {package}; move it with --again", flush=True)
+            continue
+        found = _rate(row, package, cell["device_type"] == "simulated", options.deadline)
+        cell.update(found)
+        print(f"{key[0]} on {key[1]}: {_text(cell)}", flush=True)
+        _write(cells)
+
+
+def _package(folder: Path, key: tuple[str, str]) -> Path:
+    digest = hashlib.sha256(key[0].encode()).hexdigest()[:8]
+    family = key[0].partition("{")[0]
+    return folder / f"{family}-{digest}-{key[1]}"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A command that ended: exit code (None: past the deadline), output, messages, CPU seconds."""
+
+    code: int | None
+    output: str
+    errors: str
+    cpu_seconds: float
+
+    @property
+    def said(self) -> str:
+        """The last line that tapml itself wrote, else the last line."""
+        lines = self.errors.splitlines()
+        own = [line for line in lines if line.startswith("tapml")]
+        return (own or lines or [f"exit code {self.code}"])[-1]
+
+
+def _tapml(deadline: float, *arguments: str) -> _Ended:
+    """Run a tapml command in a process group of its own, which ends with it."""
+    command = [sys.executable, "-P", "-c", "from tapml.cli.start import main; exit(main())"]
+    before = _children_seconds()
+    with subprocess.Popen(
+        [*command, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        code: int | None
         try:
-            while True:
-                for key, row in itertools.islice(waiting, options.jobs - len(running)):
-                    folder = Path(temporary) / f"{len(cells)}-{len(running)}-{time.monotonic_ns()}"
-                    # Here and not in a thread: the sample's seed is the process's.
-                    model = _make(row, folder)
-                    running[pool.submit(_measure, row, model, folder, key[1], children)] = key
-                if not running:
-                    return
-                for done in wait(running, return_when=FIRST_COMPLETED).done:
-                    key = running.pop(done)
-                    cells[key] = done.result()
-                    print(f"{key[0]} on {key[1]}: {_text(cells[key])}", flush=True)
-                    _write(cells)
-        finally:
-            children.stop()
-
-
-class _Children:
-    """Commands that run, each in a process group of its own that ends with it."""
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self._lock = Lock()
-        self._running: set[subprocess.Popen[str]] = set()
-        self._stopped = False
-
-    def tapml(self, *arguments: str) -> tuple[int | None, str, str]:
-        """Run a tapml command: exit code (None: past the deadline), output and messages."""
-        command = [sys.executable, "-P", "-c", "from tapml.cli.start import main; exit(main())"]
-        with self._lock:
-            if self._stopped:
-                return None, "", "interrupted"
-            child = subprocess.Popen(
-                [*command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
-            self._running.add(child)
-        try:
-            output, errors = child.communicate(timeout=self.deadline)
-            return child.returncode, output, errors
+            output, errors = child.communicate(timeout=deadline)
+            code = child.returncode
         except subprocess.TimeoutExpired:
             _kill(child)
             output, errors = child.communicate()
-            return None, output, errors
-        finally:
-            with self._lock:
-                self._running.discard(child)
+            code = None
+        except BaseException:
+            _kill(child)
+            raise
+    return _Ended(code, output, errors, _children_seconds() - before)
 
-    def stop(self) -> None:
-        """End all that runs and start nothing more."""
-        with self._lock:
-            self._stopped = True
-            for child in self._running:
-                _kill(child)
+
+def _children_seconds() -> float:
+    """CPU seconds of all processes that were waited for, and of those that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _kill(child: subprocess.Popen[str]) -> None:
@@ -296,7 +317,6 @@ def _make(row: Row, folder: Path) -> str:
     """Write the row's tiny model; the argument of `--model`."""
     from tests.models.families import make_family
 
-    folder.mkdir()
     if row.family in _SHIPPED:
         return _SHIPPED[row.family]
     model = folder / "model"
@@ -310,51 +330,56 @@ def _make(row: Row, folder: Path) -> str:
     return str(model)
 
 
-def _measure(
-    row: Row, model: str, folder: Path, platform: str, children: _Children
+def _move(
+    row: Row, model: str, folder: Path, platform: str, package: Path, deadline: float
 ) -> dict[str, Any]:
-    """One cell: the migration, then the speed of the moved model."""
+    """One cell: the migration, and the package of what has moved."""
     description = default_device(platform)
-    simulated = description.device_type == "simulated"
     session = folder / "session"
-    started = time.monotonic()
-    code, _, errors = children.tapml(
-        "offload", "--model", model, "--target", platform, "--session", str(session),
-        "--keep-going", "--quiet", "--workers", "1", "--new-tokens", "2",
+    ended = _tapml(
+        deadline, "offload", "--model", model, "--target", platform, "--session", str(session),
+        "--keep-going", "--quiet", "--workers", "1", "--new-tokens", "2", "--strategy", "bisect",
     )  # fmt: skip
     cell: dict[str, Any] = {
         "row": row.key,
         "platform": platform,
         "device": description.name,
+        "device_type": description.device_type,
         "driver": description.vendor_platform,
-        "seconds": round(time.monotonic() - started, 1),
-        # Other work on this machine: times are those of a machine as busy as this.
-        "load": round(os.getloadavg()[0], 1),
+        "cpu_seconds": round(ended.cpu_seconds, 1),
     }
     report = _report(session)
     if report is not None:
         cell["operators"] = report["summary"]["operators"]
         cell["moved"] = report["summary"]["moved"]
-        cell["import_to_last"] = round(_import_to_last(report), 1)
-        failed = [each for each in report["operators"] if each["state"] == "failed"]
         cell["stops"] = [
             {"operator": each["name"], "cause": each["cause"], "reason": each["reason"]}
-            for each in failed
+            for each in report["operators"]
+            if each["state"] == "failed"
         ]
-    if code is None:
-        return cell | {"error": f"not done after {children.deadline:.0f} s"}
-    if code:
-        said = [line for line in errors.splitlines() if line.startswith("tapml")]
-        text = (said or errors.splitlines() or [f"exit code {code}"])[-1]
-        return cell | {"error": text.replace(f"{folder}/", "")}
+    if ended.code is None:
+        return cell | {"error": f"not done after {deadline:.0f} s"}
+    if ended.code:
+        return cell | {"error": ended.said.replace(f"{folder}/", "")}
+    packed = _tapml(deadline, "package", str(session), "--out", str(package), "--force")
+    return cell | ({} if packed.code == 0 else {"error": packed.said.replace(f"{folder}/", "")})
+
+
+def _rate(row: Row, package: Path, simulated: bool, deadline: float) -> dict[str, Any]:
+    """How fast a package runs: tokens per second, or a run's milliseconds where it writes none."""
+    load = round(os.getloadavg()[0], 1)
     tokens = str(_SIMULATED_TOKENS if simulated else _TOKENS)
     given = ["--tokens", "3 4 5 6 7", "--max-new-tokens", tokens]
-    if row.family in _ARRAYS:
-        given = ["--input", _array(folder / "x.npy", _ARRAYS[row.family])]
-    code, output, errors = children.tapml("run", str(session), *given, "--json")
-    if code != 0:
-        return cell | {"error": (errors.splitlines() or ["tapml run ended"])[-1]}
-    return cell | _speed(json.loads(output))
+    with tempfile.TemporaryDirectory(prefix="tapml-coverage-") as folder:
+        if row.family in _ARRAYS:
+            given = ["--input", _array(Path(folder) / "x.npy", _ARRAYS[row.family])]
+        ended = _tapml(deadline, "run", str(package), *given, "--json")
+    if ended.code != 0:
+        return {"error": ended.said}
+    result = json.loads(ended.output)
+    if "tokens_per_second" in result:
+        return {"rate": f"{result['tokens_per_second']:.0f} tokens/s", "load": load}
+    return {"rate": f"{1e3 * result['seconds']:.1f} ms", "load": load}
 
 
 def _array(path: Path, shape: tuple[int, ...]) -> str:
@@ -372,35 +397,19 @@ def _report(session: Path) -> dict[str, Any] | None:
     return found
 
 
-def _import_to_last(report: Mapping[str, Any]) -> float:
-    """Seconds from the import to the last operator; what ran beside other steps counts once."""
-    return sum(
-        float(each["seconds"])
-        for each in report["phases"]
-        if each["name"] not in {"open device", "load model", "compile kernels"}
-    )
-
-
-def _speed(result: Mapping[str, Any]) -> dict[str, Any]:
-    if "tokens_per_second" in result:
-        return {"tokens_per_second": round(result["tokens_per_second"], 1)}
-    return {"run_milliseconds": round(1e3 * result["seconds"], 1)}
-
-
 def _text(cell: Mapping[str, Any] | None) -> str:
     """What the table says of a cell."""
     if cell is None:
         return ""
-    took = f", {cell['import_to_last']:.0f} s" if "import_to_last" in cell else ""
+    took = f", {cell['cpu_seconds']:.0f} s"
     if cell.get("stops"):
         first = cell["stops"][0]
         more = f" and {len(cell['stops']) - 1} more" if len(cell["stops"]) > 1 else ""
         return f"**stops at `{first['operator']}`**{more}{took}"
     if "error" in cell:
         return "**refused**" if "operators" not in cell else f"**ends**{took}"
-    if "tokens_per_second" in cell:
-        return f"{cell['tokens_per_second']:.0f}{took}"
-    return f"{cell['run_milliseconds']:.1f} ms{took}"
+    rate = f", {cell['rate']}" if "rate" in cell else ""
+    return f"moved {cell['moved']}{took}{rate}"
 
 
 def _lines(cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
@@ -408,24 +417,29 @@ def _lines(cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
     named = {(each["platform"], each["device"], each["driver"]) for each in cells.values()}
     for platform, device, driver in sorted(named):
         yield f"- {platform}: {device}, {driver}"
-    loads = [each["load"] for each in cells.values()]
+    loads = [each["load"] for each in cells.values() if "load" in each]
     if loads:
-        yield f"- load of the machine while measuring: {min(loads)} to {max(loads)}"
+        yield f"- load of the machine while rates were measured: {min(loads)} to {max(loads)}"
+    else:
+        yield "- no rate is measured yet: `--rates` does it, on a machine where nothing else runs"
     yield ""
     yield f"| model | family | {' | '.join(platforms)} |"
     yield "|---" * (len(platforms) + 2) + "|"
-    missing = []
+    missing: dict[str, list[str]] = {}
     for row in rows():
-        if not any((row.key, platform) in cells for platform in platforms):
-            missing.append(row.name)
-            continue
-        found = [_text(cells.get((row.key, platform))) for platform in platforms]
         name = row.name if row.name != f"`{row.family}`" else "ours"
-        yield f"| {name} | `{row.family}` | {' | '.join(found)} |"
+        for platform in platforms:
+            if (row.key, platform) not in cells:
+                missing.setdefault(platform, []).append(row.name)
+        if any((row.key, platform) in cells for platform in platforms):
+            found = [_text(cells.get((row.key, platform))) for platform in platforms]
+            yield f"| {name} | `{row.family}` | {' | '.join(found)} |"
     yield ""
-    if missing:
-        yield f"Not run yet: {', '.join(missing)}."
-        yield ""
+    for platform, names in missing.items():
+        yield f"- Not run on {platform}: {', '.join(names)}."
+    unseen = [name for name in platform_names() if name != "cpu" and name not in platforms]
+    if unseen:
+        yield f"- Not run at all: {', '.join(unseen)}."
     for (key, platform), cell in sorted(cells.items()):
         for stop in cell.get("stops", []):
             reason = _short(

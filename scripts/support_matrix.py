@@ -2,7 +2,8 @@
 
 Each case is a torch function that is imported, run on the processor, and replayed on the devices
 with the float64 oracle, as `tapml validate` does it. Interrupt it at any time: cells that are done
-are kept in --folder, and are made again only where operator, code generator or device changed.
+are kept in --folder, and are made again only where operator, importer, code generator, oracle or
+device changed.
 
     python3 scripts/support_matrix.py --folder support
     python3 scripts/support_matrix.py --devices opencl vulkan:1 --operators '*softmax' 'matrix*'
@@ -26,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cache, partial
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -137,8 +138,7 @@ def _make(options: argparse.Namespace) -> int:
         table = _fill(folder, cases, devices, options.minutes)
     names = [each.name for each in chosen]
     if options.json is not None:
-        text = json.dumps(to_json(table, names, devices), indent=1, allow_nan=False)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        options.json.write_text(_json_text(to_json(table, names, devices)), encoding="utf-8")
     if options.page is not None:
         options.page.write_text(to_page(table, names, devices), encoding="utf-8")
     written = to_markdown(table, names, devices)
@@ -279,11 +279,17 @@ class _LazyCompiler:
 def _key(case: Case, device: RankedDevice) -> ResultKey:
     """All that a cell depends on."""
     from tapml.compiler.cache import generator_hash
+    from tapml.importing.cache import importer_hash
+    from tapml.oracles.oracle import ORACLE_VERSION
+    from tapml.verdicts.policy import Policy
     from tapml_targets.installed import compiler_versions
 
     return ResultKey.of(
         case=str(case),
         operators=_operators_hash(),
+        importer=importer_hash(),
+        oracle=str(ORACLE_VERSION),
+        policy=Policy().hash,
         device=fingerprint(device.description),
         generator=generator_hash(device.description.platform),
         compiler=compiler_versions(),
@@ -403,15 +409,17 @@ def _letters(table: Table, name: str, device: RankedDevice) -> str:
 
 
 def _reasons(table: Table) -> Iterator[tuple[str, str, str]]:
-    """Operator, device and cases, and why, where it is no plain pass or known limit."""
-    told = [
-        ((key[0], key[3], f"{each.support}: {each.reason}"), f"{key[1]} {key[2]}")
-        for key, each in table.items()
-        if each.support not in ("pass", "simulated", "refused by limit")
-    ]
-    told.sort()
-    for (name, device, reason), group in groupby(told, key=lambda each: each[0]):
-        yield name, f"{device}, {', '.join(each[1] for each in group)}", reason
+    """Operator, devices and cases, and why, where it is no plain pass or known limit."""
+    cases: dict[tuple[str, str, str], list[str]] = {}
+    for (name, dtype, shapes, device), each in table.items():
+        if each.support not in ("pass", "simulated", "refused by limit"):
+            told = name, f"{each.support}: {each.reason}", device
+            cases.setdefault(told, []).append(f"{dtype} {shapes}")
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for (name, reason, device), found in cases.items():
+        alike.setdefault((name, reason, ", ".join(sorted(found))), []).append(device)
+    for (name, reason, found_in), devices in sorted(alike.items()):
+        yield name, f"{', '.join(devices)} ({found_in})", reason
 
 
 def to_markdown(table: Table, names: Sequence[str], devices: Sequence[RankedDevice]) -> str:
@@ -421,13 +429,18 @@ def to_markdown(table: Table, names: Sequence[str], devices: Sequence[RankedDevi
         "",
         f"{len(names)} operators, in float32 and float16, with static and dynamic shapes, by device"
         f" of one machine on {datetime.now(UTC):%Y-%m-%d}.",
-        "Each was replayed against float64 as `tapml validate` does it. Made by",
+        "Each was replayed against float64 as `tapml validate` does it. The processor is the"
+        " reference and has no column.",
+        "[support.json](support.json) has every cell's reason and worst error over its unit."
+        " Made by",
         "",
-        "    python3 scripts/support_matrix.py --folder support --markdown docs/support.md",
+        "    python3 scripts/support_matrix.py --folder support --markdown docs/support.md "
+        "--json docs/support.json",
         "",
         "A cell has four letters: float32 static and dynamic, then float16 static and dynamic.",
-        ", ".join(f"`{letter}` {word}" for word, letter in LETTERS.items())
-        + ". *simulated* passed on a simulator of kernel text, which says nothing of a GPU.",
+        ", ".join(f"`{letter}` {word}" for word, letter in LETTERS.items()) + ".",
+        "*Simulated* passed on a simulator of kernel text, which says nothing of a GPU.",
+        "*Refused by limit*: the device lacks float16, or a kernel is beyond its limits.",
         "",
         f"| device | name | {' | '.join(LETTERS)} |",
         f"|---|---|{'---|' * len(LETTERS)}",
@@ -476,12 +489,22 @@ def to_json(table: Table, names: Sequence[str], devices: Sequence[RankedDevice])
             {
                 **dict(zip(("operator", "dtype", "shapes", "device"), key, strict=True)),
                 "support": each.support,
-                "reason": each.reason,
-                "worst_ratio": to_strict(each.worst_ratio),
+                "worst_ratio": to_strict(float(f"{each.worst_ratio:.3g}")),
+                **({"reason": each.reason} if each.reason else {}),
             }
             for key, each in table.items()
         ],
     }
+
+
+def _json_text(plain: dict[str, Any]) -> str:
+    """A line for each device and cell, so that two versions can be compared."""
+    rest = {key: value for key, value in plain.items() if key not in ("devices", "cells")}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items()]
+    for key in ("devices", "cells"):
+        rows = ",\n".join(json.dumps(each, allow_nan=False) for each in plain[key])
+        lines.append(f"{json.dumps(key)}: [\n{rows}\n]")
+    return "{" + ",\n".join(lines) + "}\n"
 
 
 def to_page(table: Table, names: Sequence[str], devices: Sequence[RankedDevice]) -> str:

@@ -1,4 +1,4 @@
-"""The pytest plug-in: carved tests as pytest tests, on any device, without the model.
+"""The pytest plug-in: carved tests as pytest tests, on any device, and comparisons of backends.
 
     pytest tests/carved --tapml-device opencl:0 --tapml-device opencl:1 --junitxml report.xml
 
@@ -20,6 +20,7 @@ import pytest
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
+    from tapml.comparing.result import Comparison
     from tapml.distributed.results import Check
     from tapml.export.exported import ExportReplayer
     from tapml.replaying.results import ReplayResult
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 REQUIRE_DEVICES: Final = "TAPML_REQUIRE_DEVICES"
 _POLICY: Final[pytest.StashKey[Policy]] = pytest.StashKey()
 
-__all__ = ["carved_cases", "tapml_device", "tapml_distributed", "tapml_replay"]
+__all__ = ["carved_cases", "tapml_compare", "tapml_device", "tapml_distributed", "tapml_replay"]
 
 
 def carved_cases(file: str) -> list[str]:
@@ -78,6 +79,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         metavar="FOLDER",
         help="write a folder for each failure that replays alone: `tapml replay FOLDER/...`",
+    )
+    group.addoption(
+        "--tapml-accept",
+        action="store_true",
+        help="comparisons of backends (tapml_compare): accept what is found, write the baselines",
     )
 
 
@@ -257,3 +263,36 @@ def tapml_distributed() -> Iterator[Callable[..., Check]]:
             return found
 
         yield run
+
+
+@pytest.fixture
+def tapml_compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
+    """Compares backends as :func:`tapml.compare` does, and fails for every pair that differs.
+
+    ``baseline=FILE``, beside the test's own file unless absolute, holds what is accepted, as that
+    of ``tapml compare --baseline``; ``pytest --tapml-accept`` writes it. Other arguments are those
+    of :func:`tapml.compare`; the result is the comparison.
+    """
+
+    def run(*arguments: Any, baseline: str | os.PathLike[str] = "", **options: Any) -> Comparison:
+        __tracebackhide__ = True
+        from tapml.comparing.baseline import new_findings, read_baseline, write_baseline
+        from tapml.comparing.run import compare
+
+        file = request.path.parent / baseline if baseline else None
+        writes = file is not None and request.config.getoption("--tapml-accept")
+        accepted = read_baseline(file) if file is not None and not writes else None
+        comparison = compare(*arguments, **options)
+        for pair in comparison.pairs:
+            name = f"tapml_{' / '.join(pair.backends)}"
+            said = f"{pair.status} {pair.layer} {pair.blamed}".strip()
+            request.node.user_properties.append((name, said))
+        if file is not None and writes:
+            write_baseline(comparison, file)
+        elif lines := new_findings(comparison, accepted):
+            if file is not None:
+                lines.append(f"`pytest --tapml-accept` writes {file} with what is found today")
+            pytest.fail("\n".join(lines), pytrace=False)
+        return comparison
+
+    return run

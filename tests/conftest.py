@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.base_environment",
     "tests.small_llama",
     "tests.cpu_budgets",
+    "pytester",
 ]
 
 SEED = 20240229

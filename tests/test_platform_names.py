@@ -56,7 +56,7 @@ ALLOWED: Final = {
     "rpc_server/tapml_rpc/tracker/page_address.py": BROWSER,
     "rpc_server/tapml_rpc/tracker/spec.py": EXAMPLE,
     "targets/tapml_targets/codegen/threaded_c.py": "TVM's name of a printer that two platforms use",
-    "targets/tapml_targets/platforms.py": "the default platform, and where browsers are devices",
+    "targets/tapml_targets/platforms.py": "the default platform",
     "targets/tapml_targets/ranking.py": EXAMPLE,
 }
 # Shared by platforms whose drivers the Vulkan loader finds, and by browsers.

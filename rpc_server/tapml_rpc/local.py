@@ -239,6 +239,7 @@ def open_local(
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = _NOTHING,
+    limits: str = "",
 ) -> Session:
     """Start a server for a device of this machine and open a session with it.
 
@@ -256,6 +257,8 @@ def open_local(
     environ
         Variables the server has beside this process's. If there are any, a `device` given as text
         is looked up by the server: these variables may decide which devices there are.
+    limits
+        A profile with whose limits the device is opened, or its file; empty for its own.
 
     Raises
     ------
@@ -272,7 +275,11 @@ def open_local(
         description = find_device(device, dtype) if isinstance(device, str) else device
         spec = f"{description.platform}:{description.index}"
     return start_local(
-        spec, kernel_deadline=kernel_deadline, start_seconds=start_seconds, environ=environ
+        spec,
+        kernel_deadline=kernel_deadline,
+        start_seconds=start_seconds,
+        environ=environ,
+        limits=limits,
     ).open()
 
 
@@ -282,6 +289,7 @@ def start_local(
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = _NOTHING,
+    limits: str = "",
 ) -> StartingDevice:
     """Start a server for a device of this machine without waiting for it.
 
@@ -292,6 +300,8 @@ def start_local(
     arguments: tuple[str, ...] = ("--allow-shared-libraries",)
     if kernel_deadline is not None:
         arguments += ("--kernel-deadline", str(kernel_deadline))
+    if limits:
+        arguments += ("--limits", limits)
     server = LocalServer(spec, arguments, start_seconds=start_seconds, environ=environ, wait=False)
     return StartingDevice(server, start_seconds)
 

@@ -32,6 +32,7 @@ class ServerOptions:
     kernel_deadline: float = 60.0
     silence_seconds: float = 60.0
     session_bytes: int = 0
+    limits: str = ""
     parent: int = 0
 
 
@@ -84,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="device memory one session may hold, 512M or 2G (default: the server's bound)",
     )
+    parser.add_argument(
+        "--limits",
+        default=default.limits,
+        metavar="PROFILE",
+        help="open the device with the limits of another: a profile of its platform, or its file; "
+        "where its implementation can, it refuses by itself what exceeds them",
+    )
     parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
 
 
@@ -126,5 +134,6 @@ def options_from(arguments: argparse.Namespace) -> ServerOptions:
         kernel_deadline=arguments.kernel_deadline,
         silence_seconds=arguments.silence_seconds,
         session_bytes=arguments.session_bytes,
+        limits=arguments.limits,
         parent=arguments.parent,
     )

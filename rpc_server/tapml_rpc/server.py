@@ -32,6 +32,7 @@ from tapml_rpc.server_session import ServerSession
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import SetupError, TapmlError
+from tapml_targets.limit_profiles import narrowed
 from tapml_targets.platforms import load_driver_module
 from tapml_targets.ranking import find_device
 
@@ -49,7 +50,10 @@ def serve(options: ServerOptions) -> int:
     host, port = check_bind(options.bind, secret=False, schemes=("tcp",))
     # Child processes need not know it.
     lease = os.environ.pop(LEASE_VARIABLE, "")
-    device = find_device(options.device)
+    device = opened_as = find_device(options.device)
+    if options.limits:
+        # It is announced as it is: who names a profile checks against both.
+        opened_as = narrowed(device, options.limits)
     faulthandler.enable()
     stopping = _StopRequest(options.parent)
     bounds = Bounds()
@@ -95,7 +99,7 @@ def serve(options: ServerOptions) -> int:
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
     opened: queue.SimpleQueue[Driver | Exception] = queue.SimpleQueue()
     thread = device_loop.start(
-        loop, lambda: load_driver_module(device.platform).open_device(device), opened.put
+        loop, lambda: load_driver_module(device.platform).open_device(opened_as), opened.put
     )
     outcome = opened.get()
     if isinstance(outcome, Exception):

@@ -169,7 +169,15 @@ class Session:
         nbytes: int | None = None,
         byte_offset: int = 0,
     ) -> None:
-        """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length."""
+        """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length.
+
+        Raises
+        ------
+        InputError
+            If the window lies outside the buffer, or the pattern is empty.
+        """
+        if not pattern:
+            raise InputError("fill: the pattern must hold at least one byte")
         size = buffer.nbytes - byte_offset if nbytes is None else nbytes
         with self._lock:
             buffer.check_window(self, byte_offset, size)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,11 @@ from tapml_rpc.client import RemoteTensor
 from tapml_targets.dtype import dtype as dtype_of
 from tapml_targets.errors import InputError
 from tapml_targets.expression import Expression, render
+from tapml_targets.float_formats import as_float64
+
+# As numpy: beyond so many numbers only the first and last of each axis are shown.
+_SHOWN_WHOLE: Final = 1000
+_EDGE: Final = 3
 
 
 class Tensor:
@@ -45,6 +51,55 @@ class Tensor:
         with self.device.commands() as session:
             data = session.read(self.remote.buffer, self.nbytes)
         return np.frombuffer(data, dtype_of(self.dtype).numpy_name).reshape(self.shape).copy()
+
+    def __str__(self) -> str:
+        """The values as numpy prints them, with the device; of a large tensor its corners alone.
+
+        Only what is shown is read. Waits for pending commands, and raises their errors.
+        """
+        whole = prod(self.shape) <= _SHOWN_WHOLE
+        values = self.numpy() if whole else self._corners()
+        if dtype_of(self.dtype).is_float:
+            values = as_float64(values, self.dtype)
+        text = np.array2string(
+            values,
+            precision=4,
+            threshold=_SHOWN_WHOLE if whole else 0,
+            edgeitems=_EDGE,
+            separator=", ",
+            prefix="Tensor(",
+        )
+        return f"Tensor({text}, shape={self.shape}, {self.dtype}, on {self.device.name})"
+
+    def _corners(self) -> npt.NDArray[Any]:
+        """The first and last of each axis; a middle one of a long axis is there but never shown."""
+        shown = [
+            [*range(_EDGE), 0, *range(extent - _EDGE, extent)]
+            if extent > 2 * _EDGE
+            else list(range(extent))
+            for extent in self.shape
+        ]
+        itemsize = dtype_of(self.dtype).nbytes(1)
+        strides = [prod(self.shape[axis + 1 :]) * itemsize for axis in range(len(self.shape))]
+        count = min(self.shape[-1], _EDGE)
+        tail = (self.shape[-1] - count) * itemsize
+        places = list(product(*(range(len(each)) for each in shown[:-1])))
+        with self.device.commands() as session, session.batch():
+            ends = []
+            for place in places:
+                pairs = zip(shown, place, strides, strict=False)
+                start = sum(rows[at] * stride for rows, at, stride in pairs)
+                ends.append(
+                    [
+                        session.read(self.remote.buffer, count * itemsize, start + offset)
+                        for offset in (0, tail)
+                    ]
+                )
+        values = np.zeros([len(each) for each in shown], dtype_of(self.dtype).numpy_name)
+        for place, (first, last) in zip(places, ends, strict=True):
+            values[place][:count] = np.frombuffer(first.result(), values.dtype)
+            values[place][-count:] = np.frombuffer(last.result(), values.dtype)
+        return values
 
     def __repr__(self) -> str:
         return f"Tensor(shape={self.shape}, dtype={self.dtype!r}, device={self.device.name!r})"

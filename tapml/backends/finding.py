@@ -1,6 +1,7 @@
 """Which backends there are, and the environment that one runs in.
 
-A name is ``NAME`` or ``NAME:VARIANT``, for example an optimization level.
+A name is ``NAME`` or ``NAME:VARIANT``, for example an optimization level. ``NAME@VERSION`` runs
+another version of the library than the one that is installed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points
+from importlib.metadata import version as distribution_version
 from importlib.util import find_spec
 from typing import Final
 
@@ -20,7 +22,10 @@ from tapml_targets.errors import InputError
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 GROUP: Final = "tapml.backends"
-_SPECIFICATION: Final = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(:(?P<variant>[a-z0-9-]+))?")
+_SPECIFICATION: Final = re.compile(
+    r"(?P<name>[a-z0-9][a-z0-9-]*)(@(?P<version>[^:@]*))?(:(?P<variant>[a-z0-9-]+))?"
+)
+_VERSION: Final = re.compile(r"(?P<numbers>\d+(\.\d+)*)(?P<any>\.x)?(?P<other>[a-z0-9.+]*)")
 
 
 @dataclass(frozen=True)
@@ -37,20 +42,57 @@ class Backend:
         What it needs and understands.
     variant
         One of the description's, or empty.
+    version
+        Of the description's first package; empty for what is installed here.
     """
 
     text: str
     package: str
     description: Description
     variant: str = ""
+    version: str = ""
 
     def missing(self) -> list[str]:
-        """The requirements that this environment lacks."""
+        """The requirements that this environment lacks; another version has its own."""
+        if self.version:
+            return []
         return [
             requirement
             for module, requirement in self.description.packages.items()
             if find_spec(module) is None
         ]
+
+    def installed(self) -> list[str]:
+        """The releases of its packages here, with the version that was asked for."""
+        return [self.text, *map(_installed, self.description.packages.values())]
+
+    def requirements(self) -> list[str]:
+        """What an environment of its own must have, for pip.
+
+        Of the other packages it is the release that is installed here, so that one library differs.
+        """
+        own, *others = self.description.packages.values()
+        return [f"{_project(own)}{_release(self.version)}",
+                *map(_installed, others), *self.description.needs]  # fmt: skip
+
+
+def _project(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+
+
+def _release(version: str) -> str:
+    """``1.20`` and ``1.20.x`` are the newest 1.20; what is more than numbers is that release."""
+    match = _VERSION.fullmatch(version)
+    if match is None or (match["any"] and match["other"]):
+        raise InputError(f"{version!r} is no version; expected one such as 1.20 or 1.20.1")
+    return f"=={match['numbers']}{match['other'] or '.*'}"
+
+
+def _installed(requirement: str) -> str:
+    try:
+        return f"{_project(requirement)}=={distribution_version(_project(requirement))}"
+    except PackageNotFoundError:
+        return requirement
 
 
 @cache
@@ -74,12 +116,12 @@ def describe(name: str) -> Description:
 
 
 def find_backend(text: str) -> Backend:
-    """The backend of a name such as ``onnxruntime:basic``.
+    """The backend of a name such as ``onnxruntime:basic`` or ``onnxruntime@1.20:basic``.
 
     Raises
     ------
     InputError
-        If there is no such backend or variant.
+        If there is no such backend or variant, or the version is none.
 
     Examples
     --------
@@ -102,4 +144,7 @@ def find_backend(text: str) -> Backend:
     if variant and variant not in description.variants:
         known = ", ".join(f"{name}:{each}" for each in description.variants) or "no variants"
         raise InputError(f"{name} has no variant {variant!r}; there are {known}")
-    return Backend(text, backends()[name], description, variant)
+    version = match["version"]
+    if version is not None:
+        _release(version)
+    return Backend(text, backends()[name], description, variant, version or "")

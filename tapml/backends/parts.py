@@ -17,6 +17,8 @@ from tapml.backends.runner import Array, Input, Node, to_plain
 
 PROGRAM_FOLDER: Final = "samples.safetensors"
 """The file that tells the folder of a torch module, see :meth:`Description.reads`."""
+NEEDS: Final = ("numpy", "msgspec>=0.19,<1", "transformers>=5.23,<6")
+"""What reading such a folder takes, see :class:`tapml.backends.description.Description`."""
 Prepared: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Any]]
 """Outputs of a part, in its order, for arrays by the names of its inputs."""
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -22,6 +22,15 @@ from tapml.models.loaded import LoadedModule
 from tapml.models.recorded_module import RecordedModule
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
+_NUMPY: Final = frozenset(
+    (
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.uint16, torch.uint32, torch.uint64,
+        torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+    )
+)  # fmt: skip
+"""What NumPy has, too; the rest becomes float32."""
+
 
 @dataclass(frozen=True)
 class TorchPart:
@@ -31,22 +40,27 @@ class TorchPart:
     ----------
     module
         The graph, with the weights it uses.
-    inputs, outputs
-        Names of the values, ``node`` or ``node:1`` for the second that it returns.
+    inputs
+        The dtype of every input by its name, ``node`` or ``node:1`` for the second that it returns.
+    outputs
+        Names of the values.
     """
 
     module: fx.GraphModule
-    inputs: tuple[str, ...]
+    inputs: Mapping[str, torch.dtype]
     outputs: tuple[str, ...]
 
     def tensors(self, arrays: Mapping[str, Array]) -> tuple[torch.Tensor, ...]:
-        """The arguments of the module."""
-        return tuple(torch.from_numpy(arrays[name].copy()) for name in self.inputs)
+        """The arguments of the module; NumPy holds a bfloat16 as float32."""
+        return tuple(
+            torch.from_numpy(arrays[name].copy()).to(dtype) for name, dtype in self.inputs.items()
+        )
 
     def run(self, function: Callable[..., Any], arrays: Mapping[str, Array]) -> list[Array]:
         """What a function that stands for the module gives, tensor by tensor."""
         with torch.no_grad():
-            return [each.numpy() for each in _pytree.tree_leaves(function(*self.tensors(arrays)))]
+            leaves = _pytree.tree_leaves(function(*self.tensors(arrays)))
+            return [(each if each.dtype in _NUMPY else each.float()).numpy() for each in leaves]
 
 
 class TorchGraph:
@@ -78,6 +92,11 @@ class TorchGraph:
         given = [each for each in self._module.graph.nodes if each.op == "placeholder"]
         names = [each.name for each in model.stored.inputs]
         self._given = dict(zip(given, names, strict=True))
+        self._dtypes = {name: each.meta["val"].dtype for each, name in self._given.items()}
+        self._mutates = any(
+            getattr(getattr(each.target, "_schema", None), "is_mutable", False)
+            for each in self._module.graph.nodes
+        )
         (end,) = (each for each in self._module.graph.nodes if each.op == "output")
         self.outputs = [self._name_of(each) for each in end.all_input_nodes]
 
@@ -105,7 +124,7 @@ class TorchGraph:
 
     def whole(self) -> TorchPart:
         """The program."""
-        return TorchPart(self._module, tuple(self._given.values()), tuple(self.outputs))
+        return TorchPart(self._module, self._dtypes, tuple(self.outputs))
 
     def names_of(self, part: TorchPart) -> list[str]:
         """The names of a part's outputs."""
@@ -119,16 +138,19 @@ class TorchGraph:
         graph.graph_copy(self._module.graph, copies)
         results, names = [], []
         for name, node in self._nodes.items():
-            several = len(self._values[name]) > 1 or _is_tuple(node)
+            last = copies[node]
             for place, value in enumerate(self._values[name]):
-                copy = copies[node]
-                item = graph.call_function(operator.getitem, (copy, place)) if several else copy
+                item = copies[node]
+                if _is_tuple(node):
+                    with graph.inserting_after(last):
+                        item = last = graph.call_function(operator.getitem, (item, place))
+                if self._mutates:  # Before a later operation writes in its place.
+                    with graph.inserting_after(last):
+                        item = last = graph.call_function(torch.ops.aten.clone.default, (item,))
                 results.append(item)
                 names.append(value)
         graph.output(tuple(results))
-        return TorchPart(
-            fx.GraphModule(self._module, graph), tuple(self._given.values()), tuple(names)
-        )
+        return TorchPart(fx.GraphModule(self._module, graph), self._dtypes, tuple(names))
 
     def alone(self, name: str, inputs: Sequence[Array]) -> tuple[TorchPart, dict[str, Array]]:
         """A module of one operation, and its inputs by name."""
@@ -157,9 +179,9 @@ class TorchGraph:
             if _is_tuple(node)
             else (made,)
         )
-        names = tuple(self._name_of(each) for each in sources)
-        part = TorchPart(fx.GraphModule(self._module, graph), names, tuple(values))
-        return part, dict(zip(names, inputs, strict=True))
+        dtypes = {self._name_of(each): each.meta["val"].dtype for each in sources}
+        part = TorchPart(fx.GraphModule(self._module, graph), dtypes, tuple(values))
+        return part, dict(zip(dtypes, inputs, strict=True))
 
     def by_node(self, values: Mapping[str, Array]) -> dict[str, list[Array]]:
         """Values by node."""

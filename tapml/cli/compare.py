@@ -20,19 +20,25 @@ _EPILOG: Final = """\
 examples:
   tapml compare model.keras --backends keras-torch,keras-jax,keras-tensorflow --data data.npz
   tapml compare model.onnx --backends onnxruntime,onnxruntime:disabled,openvino --data data.npz
+  tapml compare model.onnx --backends onnxruntime@1.20,onnxruntime --data data.npz
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
   tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --baseline ok.json
+  tapml compare --fuzz found --backends onnxruntime,openvino --minutes 5
+  tapml compare model.onnx --fuzz found --backends onnxruntime,openvino --data data.npz
   tapml compare --calibrate results/ --write-thresholds own.json
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --thresholds own.json
   tapml compare --list                                  the backends, and what each needs
 
-The data is an .npz file: arrays named as the model's inputs, or x, and labels in y. Labels are
-classes (whole numbers) or targets (floats); without them, the class that most backends put first
-stands in. Every backend runs in a process of its own. For each pair that differs, the layer is
-named that differs alone on equal inputs, and with three backends or more the one that a majority
-disagrees with. --output FOLDER keeps the localization maps (report.html) and result.json.
+The data is an .npz file, or a folder of .npy files, with arrays named as the model's inputs, or x,
+and labels in y; or a folder of images, in subfolders by class. Labels are classes (whole numbers)
+or targets (floats); without them, the class that most backends put first stands in. Every backend
+runs in a process of its own. For each pair that differs, the layer is named that differs alone on
+equal inputs, and with three backends or more the one that a majority disagrees with. NAME@VERSION
+is another version of the library: the first use installs it with pip into an environment in your
+cache. --output FOLDER keeps the localization maps (report.html) and result.json. --fuzz FOLDER
+keeps each cause it finds once, as its smallest model with a script.
 
 exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
 crashes or hangs; 2 usage or input
@@ -51,7 +57,12 @@ def add_parser(subparsers: Any) -> None:
         "model", type=Path, nargs="?", help="a .keras or .onnx file, or a torch module's folder"
     )
     parser.add_argument("--backends", metavar="A,B,...", default="", help="at least two")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="an .npz file")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="an .npz file, or a folder of images or .npy files",
+    )
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="write report.html and result.json there"
     )
@@ -71,6 +82,24 @@ def add_parser(subparsers: Any) -> None:
         metavar="SECONDS",
         help="a backend that needs longer for a call hangs (default: %(default)g)",
     )
+    fuzz = parser.add_argument_group("search (--fuzz)")
+    fuzz.add_argument(
+        "--fuzz", type=Path, metavar="FOLDER",
+        help="search for models on which the backends part: mutants of an .onnx MODEL, or without "
+        "one stacks of layers; the folder keeps every case, so that the search goes on",
+    )  # fmt: skip
+    fuzz.add_argument(
+        "--cases", type=number("a number of cases", int, 1, 1_000_000), default=500, metavar="N",
+        help="cases to try (default: %(default)d)",
+    )  # fmt: skip
+    fuzz.add_argument(
+        "--minutes", type=number("minutes", float, 0.01, 1e5), default=10.0, metavar="M",
+        help="time to spend (default: %(default)g)",
+    )  # fmt: skip
+    fuzz.add_argument(
+        "--seed", type=number("a seed", int, 0, 2**32 - 1), default=0, metavar="S",
+        help="the same seed draws the same cases (default: %(default)d)",
+    )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the backends and stop")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -150,6 +179,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _calibrate(arguments)
     from tapml_targets.errors import InputError
 
+    if arguments.fuzz is not None:
+        return _fuzz(arguments)
     if arguments.model is None or arguments.data is None:
         raise InputError("expected a model and --data; see `tapml compare --help`")
     from tapml.cli.progress import watch
@@ -160,7 +191,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tapml.comparing.baseline import read_baseline
 
         accepted = read_baseline(arguments.baseline)
-    names = [each.strip() for each in arguments.backends.split(",") if each.strip()]
+    names = _names(arguments)
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         comparison = compare(
             arguments.model,
@@ -179,6 +210,42 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(comparison, arguments.output)
     return _gate(comparison, accepted, arguments.write_baseline)
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    return [each.strip() for each in arguments.backends.split(",") if each.strip()]
+
+
+def _fuzz(arguments: argparse.Namespace) -> int:
+    """Search; 1 if a cause was found."""
+    from tapml.cli.progress import watch
+    from tapml.comparing.data import read_data
+    from tapml.comparing.fuzzing.search import fuzz
+    from tapml_targets.errors import EXIT_MISMATCH, InputError
+
+    if arguments.output or arguments.baseline or arguments.write_baseline:
+        raise InputError("--fuzz keeps what it finds in its own folder: leave out --output, "
+                         "--baseline and --write-baseline")  # fmt: skip
+    with watch(quiet=arguments.quiet or arguments.json) as watcher:
+        found = fuzz(
+            arguments.fuzz,
+            _names(arguments),
+            model=arguments.model,
+            data=None if arguments.data is None else read_data(arguments.data),
+            cases=arguments.cases,
+            minutes=arguments.minutes,
+            seed=arguments.seed,
+            limits=_limits(arguments),
+            deadline_seconds=arguments.deadline,
+            watcher=watcher,
+        )
+    if arguments.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print(f"{found.cases} cases, {found.invalid} of them no model; {len(found.causes)} causes")
+        for each in found.causes:
+            print(f"{each.cause}: {json.dumps(each.case)}\n  python {each.folder}/show.py")
+    return EXIT_MISMATCH if found.causes else 0
 
 
 def _gate(comparison: Comparison, accepted: Baseline | None, written: Path | None) -> int:
@@ -230,6 +297,9 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
             Text(pair.reason),
         )
     console.print(table)
+    for failure, layer, names in comparison.failures:
+        where = f" at {layer}" if layer else ""
+        console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))
     if folder is not None:
         console.print(Text(f"maps: {folder / 'report.html'}"), soft_wrap=True)
 

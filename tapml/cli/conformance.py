@@ -1,50 +1,65 @@
-"""``tapml devices --test``: the conformance cases on this machine's devices, as a table."""
+"""``tapml devices --test``: the conformance cases on devices here and elsewhere, as a table."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
+from tapml.cli.remote_devices import on_standard_error
 from tapml_targets.errors import EXIT_MISMATCH, EXIT_NO_DEVICE, TapmlError
-from tapml_targets.ranking import RankedDevice, rank_devices
+from tapml_targets.ranking import find_device, rank_devices
 
 if TYPE_CHECKING:
     from tapml_targets.conformance.running import CaseResult
 
+Place: TypeAlias = "Callable[[], list[CaseResult]]"
+"""Runs all cases on one device."""
+
 FORMAT = "tapml-conformance/1"
 
 
-def run_conformance(platforms: Sequence[str], dtype: str, *, as_json: bool) -> int:
-    """Run all cases on every usable device but checkers, and print how they went.
+def run_conformance(
+    platforms: Sequence[str], specs: Sequence[str], dtype: str, *, as_json: bool
+) -> int:
+    """Run all cases on devices, and print how they went.
+
+    Parameters
+    ----------
+    platforms
+        Without `specs`: every usable device of these but checkers.
+    specs
+        Devices here or elsewhere, as ``--device`` names them.
 
     Returns
     -------
     int
-        0 if none fails, 1 if one does, 3 if there is no device.
-    """
-    from tapml_targets.conformance.running import conformance
+        0 if none fails, 1 if one does, 3 if a device that is named is not there, or there is none.
 
-    devices: list[RankedDevice] = []
+    Raises
+    ------
+    InputError
+        If a spec is malformed.
+    """
+    from tapml_rpc.reach import check_spec
+
+    places: dict[str, Place]
     problems: dict[str, str] = {}
-    for platform in platforms:
-        try:
-            ranked = rank_devices(platform, dtype)
-        except TapmlError as error:
-            problems[platform] = str(error)
-            continue
-        problems |= {each.spec: each.problem for each in ranked if each.problem}
-        devices += [
-            each
-            for each in ranked
-            if not each.problem and each.description.device_type != "checker"
-        ]
+    for spec in specs:
+        check_spec(spec)
+    if specs:
+        places = {spec: partial(_named, spec) for spec in specs}
+    else:
+        places, problems = _of_this_machine(platforms, dtype)
     results: dict[str, list[CaseResult]] = {}
-    for number, device in enumerate(devices, 1):
-        where = f"{device.spec} {device.description.name}"
-        print(f"{number} of {len(devices)}: {where}", file=sys.stderr, flush=True)
-        results[device.spec] = conformance(device.description)
+    for number, (spec, cases_of) in enumerate(places.items(), 1):
+        print(f"{number} of {len(places)}: {spec}", file=sys.stderr, flush=True)
+        try:
+            results[spec] = cases_of()
+        except TapmlError as error:
+            problems[spec] = str(error)
     if as_json:
         plain = {
             "format": FORMAT,
@@ -56,10 +71,43 @@ def run_conformance(platforms: Sequence[str], dtype: str, *, as_json: bool) -> i
         print(json.dumps(plain, indent=1))
     else:
         _print(results, problems)
-    if not results:
-        return EXIT_NO_DEVICE
-    failed = any(case.status == "fail" for cases in results.values() for case in cases)
-    return EXIT_MISMATCH if failed else 0
+    if any(case.status == "fail" for cases in results.values() for case in cases):
+        return EXIT_MISMATCH
+    return 0 if results and not (specs and problems) else EXIT_NO_DEVICE
+
+
+def _of_this_machine(
+    platforms: Sequence[str], dtype: str
+) -> tuple[dict[str, Place], dict[str, str]]:
+    """The usable devices of platforms, and what is wrong with the others."""
+    from tapml_targets.conformance.running import conformance
+
+    places: dict[str, Place] = {}
+    problems: dict[str, str] = {}
+    for platform in platforms:
+        try:
+            ranked = rank_devices(platform, dtype)
+        except TapmlError as error:
+            problems[platform] = str(error)
+            continue
+        problems |= {each.spec: each.problem for each in ranked if each.problem}
+        places |= {
+            each.spec: partial(conformance, each.description)
+            for each in ranked
+            if not each.problem and each.description.device_type != "checker"
+        }
+    return places, problems
+
+
+def _named(spec: str) -> list[CaseResult]:
+    from tapml_rpc.conformance import conformance_over
+    from tapml_rpc.reach import is_remote, open_device
+    from tapml_targets.conformance.running import conformance
+
+    if not is_remote(spec):
+        return conformance(find_device(spec))
+    with open_device(spec, say=on_standard_error) as session:
+        return conformance_over(session)
 
 
 def _print(results: Mapping[str, Sequence[CaseResult]], problems: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ from tapml.cli.remote_devices import (
     usual_tracker,
 )
 from tapml_targets.description import fingerprint, to_plain
-from tapml_targets.errors import EXIT_NO_DEVICE, SetupError, TapmlError
+from tapml_targets.errors import EXIT_NO_DEVICE, InputError, SetupError, TapmlError
 from tapml_targets.platforms import left_out_platforms, platform_names
 from tapml_targets.ranking import RANKED_DTYPES, RankedDevice, left_out_drivers, rank_devices
 
@@ -43,6 +43,7 @@ def add_parser(subparsers: Any) -> None:
             "  tapml devices --probe                             test every device again\n"
             "  tapml devices --self-test                         measure each device's arithmetic\n"
             "  tapml devices --test --platform vulkan            show that drivers conform\n"
+            "  tapml devices --test --device tcp://board:9190    and that one, with its server\n"
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
             "  tapml devices --tracker tcp://farm:9190           a tracker's, with their holders\n"
             "  tapml devices tcp://board:9190                    a server's, with its load\n"
@@ -79,6 +80,14 @@ def add_parser(subparsers: Any) -> None:
         help="run the conformance cases of drivers on every usable device of this machine: memory, "
         "launches, refusals; platforms of other distributions included",
     )
+    parser.add_argument(
+        "--device",
+        action="append",
+        default=[],
+        metavar="DEVICE",
+        help="with --test: only this one, vulkan:1, tcp://HOST:PORT, tracker:NAME or browser; "
+        "may be given again. An ADDRESS means the same",
+    )
     add_tracker_argument(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -88,7 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the devices."""
     platforms = (arguments.platform,) if arguments.platform else platform_names()
     if arguments.test:
-        return run_conformance(platforms, arguments.dtype, as_json=arguments.json)
+        named = [*arguments.device, *arguments.addresses]
+        return run_conformance(platforms, named, arguments.dtype, as_json=arguments.json)
+    if arguments.device:
+        raise InputError("--device says which devices --test is for: add --test, or leave it out")
     rows: list[dict[str, Any]] = []
     problems = {} if arguments.platform else dict(left_out_platforms())
     for platform in platforms:

@@ -197,7 +197,7 @@ def run_engines(arguments: argparse.Namespace) -> int:
         print(json.dumps([{"name": name, "title": title} for name, title in titles.items()]))
     else:
         for name, title in titles.items():
-            print(f"{name:8} {title}")
+            print(f"{name:16} {title}")
     return 0
 
 

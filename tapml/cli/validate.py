@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+from tapml.cli.model_arguments import number
 from tapml.cli.offload import add_migration_arguments, session_settings
 from tapml.cli.progress import watch
 from tapml.cli.several_devices import (
@@ -23,11 +25,15 @@ _EPILOG: Final = """\
 examples:
   tapml validate                                    the shipped model on the default OpenCL device
   tapml validate --model ~/models/my-llama --device opencl:1 --json
+  tapml validate --model ~/models/my-llama --device opencl:1 --text book.txt    perplexity and KL
   tapml validate --reference opencl:1 --device vulkan     against operators recorded on a device
   tapml validate --device webgpu:0 --device webgpu:1 --device tracker:firefox --report matrix.html
 
 It checks every operator, then the model end to end, and prints the verdicts. Use `tapml offload` to
 keep tests, kernels and a report, and to find operators that fail only together.
+
+With --text it only runs the model, over the text on the device and on the reference, and prints
+perplexity, divergence, and where another token wins first, with the reference's margin there.
 
 Several devices get the same tests and, per platform, the same kernels. Each is compared with the
 reference; if two devices differ on a kernel, the report shows which ones agree, the element, and
@@ -45,6 +51,19 @@ def add_parser(subparsers: Any) -> None:
     )
     add_migration_arguments(parser, several_devices=True)
     add_matrix_arguments(parser)
+    group = parser.add_argument_group("text")
+    group.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="run a decoder over this text in UTF-8, beside the reference, in windows of --context",
+    )
+    group.add_argument(
+        "--text-tokens",
+        type=number("a whole number of at least 2", int, 2, 1 << 31),
+        metavar="N",
+        help="use the first N tokens of the text (default: all)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -54,9 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
     from tapml_rpc.browser_device import without_opening
 
     policy = policy_of(arguments.policy)
+    text = _text(arguments)
     devices: list[str] = arguments.device or [arguments.target or DEFAULT_PLATFORM]
     if len(devices) > 1 and arguments.target is not None:
         raise InputError("--target has no effect on several devices: each has a platform")
+    if text is not None and len(devices) > 1:
+        raise InputError("--text takes one --device: run it once for each")
     if arguments.no_open:
         devices = [without_opening(device) for device in devices]
     if len(devices) == 1:
@@ -82,6 +104,18 @@ def run(arguments: argparse.Namespace) -> int:
             check_opened(columns)
             announce_absent(columns)
             phases = Phases(watcher)
+            if text is not None:
+                from tapml.validation.on_text import validate_text
+
+                found = validate_text(
+                    text, settings, columns[0], compiler, phases,
+                    kernels=arguments.kernels, most_tokens=arguments.text_tokens,
+                )  # fmt: skip
+                if arguments.json:
+                    print(json.dumps(found.to_json(), indent=1, allow_nan=False))
+                else:
+                    print("\n".join(found.lines()))
+                return found.exit_code
             with open_model(settings, columns, phases, policy, Path(folder)) as subject:
                 report = run_validation(
                     subject,
@@ -93,3 +127,16 @@ def run(arguments: argparse.Namespace) -> int:
                     on_row=announce_rows(watcher, len(subject.operators)),
                 )
     return print_matrix(report, arguments)
+
+
+def _text(arguments: argparse.Namespace) -> str | None:
+    """The text to run over, if any."""
+    if arguments.text is None:
+        if arguments.text_tokens is not None:
+            raise InputError("--text-tokens has no effect without --text")
+        return None
+    if arguments.report is not None:
+        raise InputError("--report has no effect with --text, which has no matrix; use --json")
+    from tapml.validation.on_text import read_text
+
+    return read_text(arguments.text)

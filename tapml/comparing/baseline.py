@@ -68,19 +68,22 @@ def read_baseline(file: Path) -> Baseline:
         raise InputError(f"{file} is no baseline of tapml compare: {error}") from error
 
 
-def new_findings(comparison: Comparison, baseline: Baseline) -> list[str]:
+def new_findings(comparison: Comparison, baseline: Baseline | None) -> list[str]:
     """A line for each pair that is at fault in another way than was accepted, or on more instances.
 
-    A pair that the baseline does not have is accepted only if nobody is at fault.
+    A pair that the baseline does not have is accepted only if nobody is at fault; without a
+    baseline none is.
     """
-    known = {frozenset(each.backends): each for each in baseline.pairs}
+    known = {frozenset(each.backends): each for each in (baseline.pairs if baseline else ())}
     lines = []
     for pair in comparison.pairs:
         now, before = _accepted(pair), known.get(frozenset(pair.backends))
         if now.status in NOT_FAULTS:
             continue
         what = f"{' / '.join(now.backends)}: {_described(now)}"
-        if before is None:
+        if baseline is None:
+            lines.append(f"{what}: {pair.reason}")
+        elif before is None:
             lines.append(f"{what}; the baseline has no such pair")
         elif (now.status, now.layer, now.blamed) != (before.status, before.layer, before.blamed):
             lines.append(f"{what}; the baseline has {_described(before)}")

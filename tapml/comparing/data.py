@@ -1,16 +1,17 @@
-"""The inputs and labels of a comparison, from an ``.npz`` file."""
+"""The inputs and labels of a comparison, from a file or a folder."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from tapml.backends.runner import Array, Input
+from tapml.comparing.data_folders import fitted, read_folder
 from tapml_targets.errors import InputError
 
 LABELS: Final = "y"
@@ -28,10 +29,13 @@ class Data:
         The inputs by name.
     labels
         Whole numbers (classes), floats (a regression's targets), or None.
+    images
+        Whether ``x`` holds images, channels last, which a model may want first.
     """
 
     arrays: Mapping[str, Array]
     labels: Array | None = None
+    images: bool = False
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
@@ -46,7 +50,10 @@ class Data:
         """
         arrays = dict(self.arrays)
         if len(inputs) == 1 and set(arrays) == {SINGLE_INPUT}:
-            arrays = {inputs[0].name: arrays[SINGLE_INPUT]}
+            single_input = arrays[SINGLE_INPUT]
+            if self.images:
+                single_input = fitted(single_input, inputs[0].shape)
+            arrays = {inputs[0].name: single_input}
         names = [each.name for each in inputs]
         if missing := [name for name in names if name not in arrays]:
             single = f" (or {SINGLE_INPUT!r})" if len(names) == 1 else ""
@@ -88,11 +95,16 @@ _PLAIN: Final = {"bfloat16": "float32"}
 def read_data(path: Path) -> Data:
     """Read an ``.npz`` file: arrays named as the model's inputs, or ``x``; labels in ``y``.
 
+    Of a folder, see :func:`~tapml.comparing.data_folders.read_folder`.
+
     Raises
     ------
     InputError
         If the file is no such archive, is too large, or its arrays do not fit together.
     """
+    if path.is_dir():
+        arrays, images = read_folder(path)
+        return replace(make_data(arrays), images=images)
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(each.file_size for each in archive.infolist())

@@ -84,6 +84,18 @@ class Comparison:
         return "agree" if all(each.status in NOT_FAULTS for each in self.pairs) else "inconsistent"
 
     @property
+    def failures(self) -> list[tuple[Failure, str, list[str]]]:
+        """Every failure once: the failure, the layer, and the backends that failed so."""
+        layers = {pair.blamed: pair.layer for pair in self.pairs if pair.layer}
+        found: dict[tuple[str, str, str], tuple[Failure, str, list[str]]] = {}
+        for each in self.backends:
+            if each.failure is not None:
+                layer = layers.get(each.name, "")
+                key = each.failure.kind, each.failure.place, layer
+                found.setdefault(key, (each.failure, layer, []))[2].append(each.name)
+        return list(found.values())
+
+    @property
     def exit_code(self) -> int:
         """0 where all pairs agree, else 1."""
         return 0 if self.status == "agree" else EXIT_MISMATCH
@@ -97,6 +109,10 @@ class Comparison:
             "instances": self.instances,
             "labels": self.labels,
             "backends": [asdict(each) for each in self.backends],
+            "failures": [
+                {**asdict(failure), "layer": layer or None, "backends": names}
+                for failure, layer, names in self.failures
+            ],
             "pairs": [_pair(each) for each in self.pairs],
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tapml.comparing.processes import BackendFailedError, BackendProcess, Failur
 from tapml.comparing.result import BackendResult, Comparison, PairResult
 from tapml.comparing.verdicts import Thresholds, judge, truth_of
 from tapml.isolate.environment import Environment
+from tapml.isolate.kept_environments import kept_environment
 from tapml.isolate.pool import Pool
 from tapml.models.resolve import zoo_folder
 from tapml.runs.events import Watcher, ignore
@@ -46,7 +48,8 @@ def compare(
     backends
         At least two names, see :func:`tapml.backends.finding.backends`.
     data
-        An ``.npz`` file or arrays by name: the inputs by their names, or ``x``; labels as ``y``.
+        An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), or
+        arrays by name: the inputs by their names, or ``x``; labels as ``y``.
     limits
         Thresholds; default: the paper's, and 1e-3 for a single element.
     deadline_seconds
@@ -69,7 +72,7 @@ def compare(
     data = _data(data)
     phases = Phases(watcher)
     with ExitStack() as stack:
-        processes = _processes(chosen, path.resolve(), pool, deadline_seconds, stack)
+        processes = _processes(chosen, path.resolve(), pool, deadline_seconds, stack, phases)
         outputs, inputs, failures = _extract(processes, data, phases)
         localizer = Localizer(processes, inputs, data, failures)
         pairs = []
@@ -166,17 +169,19 @@ def _processes(
     shared: Pool | None,
     deadline_seconds: float,
     stack: ExitStack,
+    phases: Phases,
 ) -> dict[str, BackendProcess]:
+    environments = [
+        stack.enter_context(_environment(each, phases, preload=shared is not None))
+        for each in chosen
+    ]
     pool = shared or stack.enter_context(Pool(JOBS))
     return {
         each.text: stack.enter_context(
-            BackendProcess(
-                each, model, pool, environment_of(each, preload=shared is not None),
-                deadline_seconds,
-            )
+            BackendProcess(each, model, pool, environment, deadline_seconds)
         )
-        for each in chosen
-    }  # fmt: skip
+        for each, environment in zip(chosen, environments, strict=True)
+    }
 
 
 def environment_of(backend: Backend, *, preload: bool = False) -> Environment:
@@ -185,8 +190,26 @@ def environment_of(backend: Backend, *, preload: bool = False) -> Environment:
     return Environment(
         variables=description.variables,
         without=description.without,
-        preload=tuple(description.packages) if preload else (),
+        preload=(*description.preload, *(description.packages if preload else ())),
     )
+
+
+@contextmanager
+def _environment(backend: Backend, phases: Phases, *, preload: bool) -> Iterator[Environment]:
+    """Where a backend runs; the first use of another version makes it."""
+    environment = environment_of(backend, preload=preload)
+    if not backend.version:
+        yield environment
+        return
+    with ExitStack() as stack:
+        with phases.phase(f"environment of {backend.text}") as phase:
+            python = stack.enter_context(
+                kept_environment(
+                    backend.requirements(), said=lambda line: phase.progress(0, detail=line)
+                )
+            )
+            phase.detail = str(python.parent.parent)
+        yield replace(environment, python=python, lent=(backend.package.partition(".")[0],))
 
 
 def _data(data: str | Path | Data | Mapping[str, Any]) -> Data:

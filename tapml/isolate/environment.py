@@ -33,12 +33,15 @@ class Environment:
         survive a fork.
     without
         Modules whose import must fail, even if they are installed.
+    lent
+        Packages that another interpreter gets from this one, besides those of the jobs.
     """
 
     python: str | os.PathLike[str] | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    lent: tuple[str, ...] = ()
 
     def command(self, descriptor: int, jobs: Iterable[str]) -> list[str]:
         """The server's command line. Raises SetupError if the interpreter does not exist."""
@@ -50,7 +53,8 @@ class Environment:
             )
         shared: dict[str, boot.Location] = {}
         if self.python is not None:
-            names = {"tapml", "tapml_targets", *(re.split("[.:]", job)[0] for job in jobs)}
+            names = {"tapml", "tapml_targets", *self.lent}
+            names.update(re.split("[.:]", job)[0] for job in jobs)
             shared = boot.find_locations(names)
         return [python, "-P", boot.__file__, str(descriptor), json.dumps(shared)]
 

@@ -8,6 +8,7 @@ Every single byte is a token, so every text has tokens.
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -103,6 +104,11 @@ class LongestMatch(Codec):
             found.append(self._ids[data[at : at + length]])
             at += length
         return tuple(found)
+
+    def to_json_text(self) -> str:
+        """The numbers and bytes for the page of a browser, which reads no literal of Python's."""
+        tokens = [[number, token.hex()] for number, token in self._bytes.items()]
+        return json.dumps({"longest_match": tokens}, separators=(",", ":"))
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of tokens; the end token and padding of the vocabulary have none."""

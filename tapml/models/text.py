@@ -33,7 +33,8 @@ class TextCodec(Codec):
 
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """See :meth:`Codec.encode`."""
-        found = self._tokenizer(text, add_special_tokens=special)
+        # Not verbose: whoever needs a text within the context checks it.
+        found = self._tokenizer(text, add_special_tokens=special, verbose=False)
         return tuple(int(token) for token in found["input_ids"])
 
     def decode(self, token_ids: Iterable[int]) -> str:

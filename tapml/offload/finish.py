@@ -13,6 +13,7 @@ from tapml.durable.files import remove_file, write_bytes, write_json
 from tapml.execute.plan_runner import PlanRunner
 from tapml.offload.context import MigrationContext
 from tapml.offload.device_room import DeviceRoom
+from tapml.offload.error_growth import record_error_growth
 from tapml.plan.format import pack as pack_plan
 from tapml.plan.format import plan_hash
 from tapml.runs.events import Note
@@ -68,6 +69,8 @@ def finish(context: MigrationContext, records: Mapping[str, OperatorRecord]) -> 
     }
     if final.status == "pass":
         save_finished(context, library)
+    if final.status != "not run":
+        record_error_growth(context, libraries)
     # Last, so that a verdict in the journal implies a Library in the folder.
     context.journal.record(key, FINAL, context.model.name, final.status, final.to_json() | kept)
     return final

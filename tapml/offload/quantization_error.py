@@ -7,23 +7,20 @@ The second is the target beside the reference with the same codes, and decides t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tapml.models.loaded import LoadedModel
 from tapml.runs.events import Note, Watcher
+from tapml.verdicts.likelihood import Float64s, perplexity, surprise
 from tapml.verdicts.modelwise import compare_logits, not_compared
 
 if TYPE_CHECKING:
     from tapml.models.loaded import Loaded
     from tapml.runs.journal import Journal
     from tapml.workloads.trace import CaseTrace, ReferenceTrace
-
-Float64s = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -96,16 +93,16 @@ def quantization_error(model: Loaded, trace: ReferenceTrace) -> QuantizationErro
     verdicts = [compare_logits(plain, case.outputs, largest) for plain, case in pairs]
     counts = np.array([each.positions for each in verdicts])
     share = counts / counts.sum()
-    packed = [_surprise(case.outputs, case.case.token_ids) for case in trace.cases]
-    plain = [_surprise(logits, case.case.token_ids) for logits, case in pairs]
+    packed = [surprise(case.outputs, case.case.token_ids[1:]) for case in trace.cases]
+    plain = [surprise(logits, case.case.token_ids[1:]) for logits, case in pairs]
     return QuantizationError(
         model.quantization,
         positions=int(counts.sum()),
         mean_kl=float(np.dot(share, [each.mean_kl for each in verdicts])),
         max_kl=max(each.max_kl for each in verdicts),
         top1=float(np.dot(share, [each.top1_agreement for each in verdicts])),
-        perplexity=_perplexity(packed),
-        float_perplexity=_perplexity(plain),
+        perplexity=perplexity(packed),
+        float_perplexity=perplexity(plain),
     )
 
 
@@ -128,17 +125,3 @@ def _float_logits(module: Any, case: CaseTrace) -> Float64s:
         logits = module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
     found: Float64s = logits.double().numpy()
     return found
-
-
-def _surprise(logits: npt.NDArray[Any], tokens: Sequence[int]) -> Float64s:
-    """Negative log-likelihood of each of a prompt's tokens but the first."""
-    rows = logits[: len(tokens) - 1].astype(np.float64)
-    largest = rows.max(axis=1, initial=-np.inf)
-    total = largest + np.log(np.exp(rows - largest[:, None]).sum(axis=1))
-    found: Float64s = total - rows[np.arange(len(rows)), list(tokens[1:])]
-    return found
-
-
-def _perplexity(surprises: Sequence[Float64s]) -> float:
-    each = np.concatenate(surprises)
-    return float(np.exp(each.mean())) if each.size else 0.0

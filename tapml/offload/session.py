@@ -14,6 +14,7 @@ from tapml.runs.journal import JOURNAL, Journal
 from tapml.session.device import DEVICE, SessionDevice
 from tapml.session.folder import is_session
 from tapml.session.journal import SESSION, open_journal
+from tapml.session.run_settings import DEVICE_LIMITS, profile_of
 from tapml.session.run_state import RunState
 from tapml.session.settings import RunOptions, Settings
 from tapml_rpc.reach import is_remote
@@ -271,7 +272,10 @@ class OffloadSession:
         self, journal: Journal, watcher: Watcher, options: RunOptions
     ) -> tuple[dict[str, Any], Path]:
         # The device starts while the rest is imported and opened.
-        with SessionDevice(self.settings, journal) as device:
+        profile = profile_of(journal, options)
+        with SessionDevice(
+            self.settings, journal, "" if profile == DEVICE_LIMITS else profile
+        ) as device:
             from tapml.offload.context import open_context
             from tapml.offload.migration import migrate
 

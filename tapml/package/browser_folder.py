@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.durable.files import recover_folder
+from tapml.models.longest_match import LongestMatch
 from tapml.models.tensor_file import stream_tensors, tensors_header
+from tapml.models.text import Codec
 from tapml.models.tokenizer_json import JsonTokenizer
+from tapml.package.codecs import open_codec
 from tapml.package.files import is_package
-from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS, TokenizerNote
+from tapml.package.manifest import LIBRARY, README, TOKENIZER, WEIGHTS
 from tapml.package.sample_lines import sample_lines
 from tapml.package.shipped import Shipped, of_package, of_session, open_passed
 from tapml.package.texts import browser_readme
@@ -115,9 +118,6 @@ def write_browser_folder(
             f"{shipped.model.name} generates no text, and the page for a browser does only that: "
             "make a package without --browser"
         )
-    if shipped.note.reader not in {"tokenizers", "none"}:
-        note = TokenizerNote("none", f"{shipped.note.text}, and the page does not: give token ids")
-        shipped = replace(shipped, note=note, tokenizer=None)
     contents = _contents(shipped)
     total = sum(each.nbytes for each in shipped.weights.values())
     header = tensors_header(shipped.weights, shipped.dtypes)
@@ -178,16 +178,20 @@ def _weight_parts(package: PackageWriter) -> Iterator[_Parts]:
 def _contents(shipped: Shipped) -> dict[str, bytes]:
     contents = {LIBRARY: library_format.pack(shipped.library), **shipped.licences}
     if shipped.tokenizer is not None and shipped.note.reader != "none":
-        contents[TOKENIZER] = shipped.tokenizer
-        contents[LINES] = _compared_lines(shipped.tokenizer)
+        codec = open_codec(shipped.note, shipped.tokenizer)
+        if isinstance(codec, LongestMatch):
+            contents[TOKENIZER] = codec.to_json_text().encode()
+        else:
+            contents[TOKENIZER] = shipped.tokenizer
+        contents[LINES] = _compared_lines(codec)
     return contents
 
 
-def _compared_lines(tokenizer: bytes) -> bytes:
-    """What the page's library has to give before it is used: lines, their tokens, their text."""
-    codec = JsonTokenizer(tokenizer)
+def _compared_lines(codec: Codec) -> bytes:
+    """What the page's tokenizer has to give before it is used: lines, their tokens, their text."""
     # A library may know an added token and still not how it takes the space or the word beside it.
-    added = [f"a{each}b {each} c" for each in codec.added_tokens()[:_MOST_ADDED]]
+    known = codec.added_tokens() if isinstance(codec, JsonTokenizer) else ()
+    added = [f"a{each}b {each} c" for each in known[:_MOST_ADDED]]
     lines = [(x, ids := codec.encode(x), codec.decode(ids)) for x in (*sample_lines(), *added)]
     return json.dumps(lines, ensure_ascii=False).encode()
 

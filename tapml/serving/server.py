@@ -1,6 +1,7 @@
 """The endpoint over HTTP: ``/v1/models``, ``/v1/completions``, ``/v1/chat/completions``.
 
-Connections, headers, bodies and the line of requests are bounded. On loopback it asks nobody who
+Connections, headers, bodies and the line of requests are bounded, and whoever has asked nothing
+yet gives way to who comes when all places are taken. On loopback it asks nobody who
 they are, and a page of another site that a browser here has open can neither read from it (no
 CORS) nor make it work (JSON alone is taken, which such a page has to ask for first) nor reach it
 under a name of its own (the Host header is checked). Elsewhere every request needs the token.
@@ -14,7 +15,7 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
@@ -36,6 +37,8 @@ _REQUEST_SECONDS: Final = 30.0
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = "/v1/completions"
 _MODELS: Final = "/v1/models"
+# The one interim answer that every client passes over.
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -60,7 +63,7 @@ class ModelServer(ListeningServer):
     def __init__(self, turns: Turns, *, host: str, port: int, token: str | None) -> None:
         self.turns = turns
         self._token = token
-        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._connections = Connections(MAX_CONNECTIONS)
         super().__init__(_Handler, host, port)
         if token is None and not self.is_local:
             self.server_close()
@@ -70,9 +73,13 @@ class ModelServer(ListeningServer):
             )
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Send away who comes while all places are taken."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
+        """Send away who comes while all places are taken by requests that are being answered."""
+        if self._connections.admit(request):
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                self._connections.leave(request)
+                raise
             return
         with suppress(OSError):
             request.sendall(_FULL)
@@ -83,7 +90,11 @@ class ModelServer(ListeningServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            self._connections.leave(request)
+
+    def answering(self, request: Any) -> AbstractContextManager[None]:
+        """Keep a connection's place while its request is answered."""
+        return self._connections.answering(request)
 
     def admits(self, authorization: str | None) -> bool:
         """Whether a request's ``Authorization`` is the token, if there is one."""
@@ -91,6 +102,60 @@ class ModelServer(ListeningServer):
             return True
         expected = f"Bearer {self._token}".encode()
         return hmac.compare_digest((authorization or "").encode(), expected)
+
+
+class Connections:
+    """The places of a server, of which those without a request give way, the oldest first.
+
+    Otherwise as many silent connections as there are places keep everyone else out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        # In the order in which they began to be silent.
+        self._silent: dict[socket.socket, None] = {}
+        self._answered: set[socket.socket] = set()
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Give it a place, if need be that of a silent one; False if all are answered."""
+        with self._lock:
+            if len(self._silent) + len(self._answered) >= self._most:
+                if not self._silent:
+                    return False
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._silent[connection] = None
+            return True
+
+    def leave(self, connection: socket.socket) -> None:
+        """Give its place back, if it still has one."""
+        with self._lock:
+            self._silent.pop(connection, None)
+            self._answered.discard(connection)
+
+    @contextmanager
+    def answering(self, connection: socket.socket) -> Iterator[None]:
+        """Keep its place for the block.
+
+        Raises
+        ------
+        LeftError
+            If its place has been given to another.
+        """
+        with self._lock:
+            if connection not in self._silent:
+                raise LeftError("its place was given to another")
+            del self._silent[connection]
+            self._answered.add(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answered.discard(connection)
+                self._silent[connection] = None
 
 
 class _Refusal(Exception):
@@ -107,6 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = _REQUEST_SECONDS
     server: ModelServer
+    _asked = False
+    """Whether a client that ended its side was told that its answer is being made."""
 
     def do_GET(self) -> None:
         """List the model."""
@@ -175,7 +242,11 @@ class _Handler(BaseHTTPRequestHandler):
                 f"the model {str(wish.model)[:80]!r} is not here: expected "
                 f"{self.server.turns.name!r}",
             )
-        with self.server.turns.turn(self._gone) as model:
+        self._asked = False
+        with (
+            self.server.answering(self.connection),
+            self.server.turns.turn(self._gone) as model,
+        ):
             answer = Answer(model, wish)
             pieces = self._watched(answer)
             if wish.stream:
@@ -192,6 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("Connection", "close")
         self.end_headers()
+        self._asked = True  # The events tell it from here on.
         self._events(answer.chunks(first, first=True))
         try:
             for piece in pieces:
@@ -222,10 +294,22 @@ class _Handler(BaseHTTPRequestHandler):
                 raise LeftError("nobody waits for it")
 
     def _gone(self) -> bool:
-        """Whether the client has closed its end."""
+        """Whether the client has gone.
+
+        One that has ended its own side may still read. It is told once that the answer is being
+        made: if nobody is there, that is answered by a reset, which the next look sees.
+        """
         try:
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            poll = select.poll()
+            poll.register(self.connection, select.POLLIN)
+            happened = dict(poll.poll(0)).get(self.connection.fileno(), 0)
+            if happened & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
+                return True
+            if happened and not self._asked and not self.connection.recv(1, socket.MSG_PEEK):
+                self._asked = True
+                if self.request_version == self.protocol_version:
+                    self.connection.sendall(_CONTINUE)
+            return False
         except (OSError, ValueError):
             return True
 

@@ -32,16 +32,20 @@ class SessionDevice:
         May name the device.
     journal
         Has the device of the previous run.
+    profile
+        Whose limits the device is opened with, where it is of this machine and its platform can;
+        empty for its own.
     """
 
-    def __init__(self, settings: Settings, journal: Journal) -> None:
+    def __init__(self, settings: Settings, journal: Journal, profile: str = "") -> None:
+        self._profile = profile
         self._settings = settings
         self._journal = journal
         self._used = _device(journal.read_setting(DEVICE), settings.target)
         self._starting: StartingDevice | None = None
         self._session: Session | None = None
         if self._used is not None and settings.device in ("", self._used) and not self._remote:
-            self._starting = start_local(self._used)
+            self._starting = start_local(self._used, limits=profile)
 
     def __enter__(self) -> Self:
         return self
@@ -95,16 +99,16 @@ class SessionDevice:
             except NoSuchDeviceError:
                 if self._settings.device:
                     # Search again: this error lists the available devices.
-                    return open_local(self._settings.device)
+                    return open_local(self._settings.device, limits=self._profile)
                 text = f"the session's device {self._used} is gone; using the best other one"
                 watcher(Note(text))
         settings = self._settings
         if self._remote:
             return open_device(self._remote, say=lambda line: watcher(Note(line)))
-        return open_for_model(settings.device or settings.target, settings)
+        return open_for_model(settings.device or settings.target, settings, self._profile)
 
 
-def open_for_model(device: str, settings: Settings) -> Session:
+def open_for_model(device: str, settings: Settings, profile: str = "") -> Session:
     """Open a device of this machine, the best one of a platform for the model's dtype.
 
     Raises
@@ -118,12 +122,12 @@ def open_for_model(device: str, settings: Settings) -> Session:
     if dtype == "auto":
         dtype = natural_dtype(resolve_model(settings.model))
     try:
-        return open_local(device, dtype=dtype)
+        return open_local(device, dtype=dtype, limits=profile)
     except NoSuchDeviceError:
         if dtype == "float32":
             raise
         # No device supports this dtype: the model runs as float32, or refuses to.
-        return open_local(device)
+        return open_local(device, limits=profile)
 
 
 def _device(text: str | None, target: str) -> str | None:

@@ -133,6 +133,11 @@ class _Quantization(Struct):
     text: str = ""
 
 
+class _Growth(Struct):
+    entries: dict[str, dict[str, float]] = {}
+    text: str = ""
+
+
 class _Rooted(Struct):
     operators: dict[str, float | None] = {}
 
@@ -149,6 +154,7 @@ SESSION: Final = RunKind(
         "verdicts": _Counts,
         "rooted": _Rooted,
         "quantization": _Quantization,
+        "growth": _Growth,
     },
     restart="start again in another folder (--session), or here with --restart",
 )

@@ -54,6 +54,7 @@ def build_report(
     for each in operators:
         each["device_effects"] = _effects(each, self_test)
     summary = _summary(operators)
+    growth = _latest(journal, "growth")
     return {
         "format": FORMAT,
         "session": "" if folder is None else str(folder),
@@ -75,7 +76,11 @@ def build_report(
         "moved_bytes": _latest(journal, "moved_bytes"),
         "verdicts": _latest(journal, "verdicts"),
         "quantization": _latest(journal, "quantization"),
-        "maps": [map_of(plan, entry).to_json() for entry in plan.entries.values()],
+        "growth": growth.get("text", ""),
+        "maps": [
+            map_of(plan, entry, growth.get("entries", {}).get(name, {})).to_json()
+            for name, entry in plan.entries.items()
+        ],
     }
 
 

@@ -95,15 +95,20 @@ def limits_of(journal: Journal, options: RunOptions, platform: str, device: Limi
     InputError
         If there is no such profile.
     """
+    name = profile_of(journal, options)
+    limits = within_profile(name, platform, device)
+    if options.limits is not None:
+        journal.write_setting(LIMITS, name)
+    return limits
+
+
+def profile_of(journal: Journal, options: RunOptions) -> str:
+    """The profile of a run, or its absolute path; empty or ``device`` for none."""
     name = options.limits
     if name is None:
-        return within_profile(journal.read_setting(LIMITS), platform, device)
-    if name.endswith(".toml"):
-        # Absolute: the next run may have another working directory.
-        name = str(Path(name).absolute())
-    limits = within_profile(name, platform, device)
-    journal.write_setting(LIMITS, name)
-    return limits
+        return journal.read_setting(LIMITS) or ""
+    # The next run may have another working directory.
+    return str(Path(name).absolute()) if name.endswith(".toml") else name
 
 
 def within_profile(name: str | None, platform: str, device: Limits) -> Limits:

@@ -8,12 +8,13 @@ folder; anybody may write one of their own and name its path.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError
 from tapml_targets.limits import Limits
 from tapml_targets.platforms import platform_folder
@@ -85,6 +86,20 @@ def profile_names(platform: str) -> tuple[str, ...]:
     """
     folder = _folder(platform)
     return tuple(sorted(path.stem for path in folder.glob(f"*{_SUFFIX}")))
+
+
+def narrowed(description: DeviceDescription, name: str) -> DeviceDescription:
+    """A device with its limits restricted by a profile of its platform, or of a file.
+
+    A platform that can opens it with them, so that the implementation itself refuses the rest.
+
+    Raises
+    ------
+    InputError
+        As :func:`load_profile` does.
+    """
+    profile = load_profile(description.platform, name)
+    return replace(description, limits=profile.within(description.limits))
 
 
 def load_profile(platform: str, name: str) -> LimitProfile:

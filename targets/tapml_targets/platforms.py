@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _ADDRESS: Final = "an address begins with tcp://, ws:// or wss://"
 _BROWSER: Final = (
     "a browser is a device: --device browser, browser:chromium or browser:firefox, and its target "
-    "is webgpu"
+    "is {browsers}"
 )
 # Names that users give in place of a platform, and the option that takes each.
 _NO_PLATFORMS: Final = MappingProxyType(
@@ -107,7 +107,8 @@ def _hint(name: str) -> str:
     found = get_close_matches(name.lower(), (*platform_names(), *_NO_PLATFORMS), n=1, cutoff=0.7)
     if not found:
         return ""
-    return f"; {_NO_PLATFORMS.get(found[0], f'did you mean {found[0]!r}?')}"
+    known = _NO_PLATFORMS.get(found[0], f"did you mean {found[0]!r}?")
+    return f"; {known.format(browsers=browser_platform())}"
 
 
 def platform_package(name: str) -> str:

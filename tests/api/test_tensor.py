@@ -48,6 +48,30 @@ def test_a_scalar_keeps_its_shape(opencl: Device) -> None:
     assert tml.tensor(np.float32(2.5), opencl).numpy().shape == ()
 
 
+def test_print_shows_the_values_and_the_device(opencl: Device) -> None:
+    half = np.array([[0.5, -1.25], [np.nan, np.inf]], np.float16)
+    assert str(tml.tensor(half, opencl)) == (
+        "Tensor([[ 0.5 , -1.25],\n        [  nan,   inf]], shape=(2, 2), float16, on "
+        f"{opencl.name})"
+    )
+    # bfloat16 travels as bits and is printed as numbers.
+    bits = tml.allocate((2,), "bfloat16", opencl)
+    opencl.session.write(bits.remote.buffer, np.array([0x3F80, 0xC000], np.uint16).view(np.uint8))
+    assert str(bits).startswith("Tensor([ 1., -2.], shape=(2,), bfloat16")
+    assert str(tml.tensor(np.array([], np.int32), opencl)).startswith("Tensor([], shape=(0,)")
+
+
+@pytest.mark.parametrize("shape", [(1001,), (7, 200), (2, 7, 1, 300), (2000, 1), (5, 6, 40)])
+def test_print_reads_only_the_corners_of_a_large_tensor(
+    opencl: Device, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    remote = tml.tensor(array, opencl)
+    monkeypatch.setattr(remote, "numpy", lambda: pytest.fail("it read all of it"))
+    shown = np.array2string(array, precision=4, separator=", ", prefix="Tensor(")
+    assert str(remote) == f"Tensor({shown}, shape={shape}, float32, on {opencl.name})"
+
+
 def test_a_negative_extent_is_refused(opencl: Device) -> None:
     with pytest.raises(InputError, match=r"at least 0, got \(2, -1\)"):
         tml.allocate((2, -1), "float32", opencl)

@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapml.backends.finding import find_backend
+from tapml.backends.finding import describe, find_backend
 from tapml.backends.runner import Runner
+from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 from tests.comparing.small_cnn import NODES, make_images
 
 DEADLINE = 500.0
-MODULES = ["torch-eager", "torch-eager:math", "torch-compile:aot-eager"]
-JOBS = [f"{__name__}:{name}" for name in ("record", "module_on", "onnx_on")]
+MODULES = ["torch-eager", "torch-eager:math", "torch-eager:flash", "torch-compile:aot-eager"]
+JOBS = [f"{__name__}:{name}" for name in ("record", "module_on", "onnx_on", "writes_in_place")]
 
 
 def record(folder: str) -> None:
@@ -80,9 +81,40 @@ def onnx_on(given: dict[str, str]) -> None:
     _check(runner, {"image": make_images(3)["x"]}, "norm1")
 
 
+def writes_in_place(folder: str) -> None:
+    """Of bfloat16 values, of which a later operation overwrites one through a view of it."""
+    import torch
+
+    import tapml
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            low = (x * 3).to(torch.bfloat16)
+            low.view(-1).neg_()
+            return low.float() + 1
+
+    tapml.from_torch(Net(), [torch.rand(3, 4)]).save(folder)
+    runner = _load("torch-eager", folder)
+    x = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
+    hidden = runner.hidden({"x": x})
+    assert [node.name for node in runner.nodes()] == ["mul", "to", "view", "neg_", "to_1", "add"]
+    (low,) = hidden["to"]
+    assert low.dtype == np.float32
+    np.testing.assert_array_equal(low, x * 3)
+    np.testing.assert_array_equal(hidden["neg_"][0], -x.ravel() * 3)
+    (alone,) = runner.replay("neg_", [low.ravel()])
+    np.testing.assert_array_equal(alone, -x.ravel() * 3)
+    (output,) = runner.run({"x": x}).values()
+    np.testing.assert_array_equal(output, 1 - x * 3)
+    # What bfloat16 cannot hold is rounded as the program does, also alone.
+    (alone,) = runner.replay("neg_", [np.array([1.001] * 12, np.float32)])
+    assert set(alone.tolist()) == {-1.0}
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(JOBS, workers=1, deadline_seconds=DEADLINE) as found:
+    environment = Environment(preload=describe("torch-eager").preload)
+    with Pool(JOBS, workers=1, deadline_seconds=DEADLINE, environment=environment) as found:
         yield found
 
 
@@ -95,3 +127,7 @@ def test_all_backends_for_modules_agree(pool: Pool, tmp_path: Path) -> None:
     }
     for name, values in found.items():
         np.testing.assert_allclose(values, found["torch-eager"], rtol=1e-5, err_msg=name)
+
+
+def test_hidden_states_are_those_of_their_time_also_in_bfloat16(pool: Pool, tmp_path: Path) -> None:
+    pool.submit(JOBS[3], str(tmp_path / "net")).result()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_process
+from tests.rpc.peers import ServerProcess
 
 # PoCL asserts that the folder it is given has a name.
 CRASHING = {"POCL_CACHE_DIR": ""}
@@ -43,4 +44,23 @@ def test_the_conformance_cases_are_a_table_and_json(tmp_path: Path) -> None:
     assert "fail" not in statuses.values()
     shown = run_process("devices", "--test", "--platform", "cpu", cache=tmp_path).output
     assert "cpu:0: grids above 65535: not run: kernels run once, without a grid" in shown
-    assert f"cpu:0: 17 of {len(statuses)} cases pass" in shown
+    assert f"cpu:0: 18 of {len(statuses)} cases pass" in shown
+
+
+def test_a_device_behind_a_server_is_tested_over_the_wire(tmp_path: Path) -> None:
+    """Machine code is taken only where the server's owner said so."""
+    with ServerProcess("--allow-shared-libraries", device="cpu:0") as server:
+        ended = run_process(
+            "devices", "--test", "--device", server.address, "--json", cache=tmp_path
+        )
+    assert ended.exit_code == 0, ended.output + ended.errors
+    cases = json.loads(ended.output)["devices"][server.address]
+    not_run = {each["case"] for each in cases if each["status"] != "pass"}
+    assert not_run == {"misaligned windows", "guard bands", "grids above 65535", "another device"}
+
+
+def test_a_device_for_the_cases_must_be_there_and_needs_them(tmp_path: Path) -> None:
+    gone = run_process("devices", "--test", "--device", "vulkan:77", cache=tmp_path)
+    assert gone.exit_code == 3 and "vulkan:77: " in gone.output
+    alone = run_process("devices", "--device", "cpu:0", cache=tmp_path)
+    assert alone.exit_code == 2 and "add --test" in alone.errors

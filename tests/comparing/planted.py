@@ -12,11 +12,14 @@ DESCRIPTION = Description(
     formats=(".onnx",),
     packages={"onnx": "onnx"},
     variants={each: "" for each in (
-        "epsilon", "crash", "hang", "error", "nan", "noise", "shape", "narrow")},
+        "epsilon", "crash", "hang", "error", "error-again", "nan", "noise", "shape", "killed",
+        "memory", "unsupported", "narrow",
+    )},
 )
 """
 _RUNNER = """
 import os
+import signal
 import time
 
 import numpy as np
@@ -35,10 +38,18 @@ def broken(self, x):
     raise RuntimeError("no kernel for this shape")
 
 
+def unsupported(self, x):
+    raise NotImplementedError("no Relu here")
+
+
 RELUS = {
     "crash": lambda self, x: os.abort(),
     "hang": lambda self, x: time.sleep(600),
     "error": broken,
+    "error-again": broken,
+    "killed": lambda self, x: os.kill(os.getpid(), signal.SIGKILL),
+    "memory": lambda self, x: (np.ones(1 << 45),),
+    "unsupported": unsupported,
     "nan": lambda self, x: (np.where(x > 0, x, np.nan).astype(x.dtype),),
     "noise": lambda self, x: ((np.maximum(x, 0) * (1 + np.random.rand())).astype(x.dtype),),
     "narrow": lambda self, x: (np.maximum(x, 0)[..., :-2],),

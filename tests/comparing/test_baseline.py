@@ -70,3 +70,32 @@ def test_the_command_accepts_a_fault_and_fails_for_another(
         "new: onnxruntime / planted:epsilon: inconsistent at norm1; "
         "the baseline has inconsistent at conv1\n"
     )
+
+
+def test_the_fixture_accepts_a_fault_once_and_fails_for_a_new_one(
+    cnn: Path, planted: None, tmp_path: Path, pytester: pytest.Pytester
+) -> None:
+    np.savez(tmp_path / "data.npz", x=make_images(4)["x"])
+    pytester.makepyfile(
+        f"""
+        def test_model(tapml_compare):
+            names = ["onnxruntime", "planted:epsilon"]
+            found = tapml_compare({str(cnn)!r}, names, {str(tmp_path / "data.npz")!r},
+                                  baseline="accepted.json")
+            assert found.pairs[0].layer == "norm1"
+        """
+    )
+    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--tapml-accept")
+    ended.assert_outcomes(passed=1)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    file = pytester.path / "accepted.json"
+    file.write_text(file.read_text("utf-8").replace("norm1", "conv1"), encoding="utf-8")
+    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--junitxml=found.xml")
+    ended.assert_outcomes(failed=1)
+    ended.stdout.fnmatch_lines(
+        [
+            "onnxruntime / planted:epsilon: inconsistent at norm1; *inconsistent at conv1",
+            "`pytest --tapml-accept` writes *accepted.json *",
+        ]
+    )
+    assert "inconsistent norm1" in (pytester.path / "found.xml").read_text("utf-8")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tapml.backends.runner import Input
 from tapml.comparing.data import make_data, read_data
@@ -48,3 +49,39 @@ def test_a_missing_file_and_empty_or_uneven_arrays_are_refused(tmp_path: Path) -
 def test_numbers_of_another_kind_are_refused() -> None:
     with pytest.raises(InputError, match="expects int64, found float64"):
         make_data({"x": np.zeros((2, 3))}).for_inputs([Input("ids", (None, 3), "int64")])
+
+
+def write_image(file: Path, pixels: np.ndarray) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(file)
+
+
+def test_images_are_instances_and_their_subfolders_classes(tmp_path: Path) -> None:
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    write_image(tmp_path / "zebra" / "a.png", grey)
+    write_image(tmp_path / "ant" / "b.png", np.stack([grey, grey // 2, 0 * grey], axis=-1))
+    data = read_data(tmp_path)
+    assert data.labels is not None and data.labels.tolist() == [0, 1]
+    (last,) = data.for_inputs([Input("image", (None, 3, 4, 3), "float32")]).values()
+    (first,) = data.for_inputs([Input("image", (None, 3, 3, 4), "float32")]).values()
+    assert last.shape == (2, 3, 4, 3) and first.shape == (2, 3, 3, 4)
+    np.testing.assert_array_equal(first[1], np.broadcast_to(grey / np.float32(255), (3, 3, 4)))
+    np.testing.assert_array_equal(last[0, ..., 1], (grey // 2) / np.float32(255))
+    write_image(tmp_path / "ant" / "c.png", np.zeros((2, 2), np.uint8))
+    with pytest.raises(InputError, match=r"c\.png is 2 x 2.*make all images equally large"):
+        read_data(tmp_path)
+    (tmp_path / "ant" / "c.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"c\.png is no image"):
+        read_data(tmp_path)
+
+
+def test_a_folder_of_arrays_is_a_data_set_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"expected NAME\.npy files, or images"):
+        read_data(tmp_path)
+    np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    np.save(tmp_path / "y.npy", [0, 1, 0])
+    data = read_data(tmp_path)
+    assert data.arrays["x"].shape == (3, 2) and data.labels is not None
+    np.save(tmp_path / "z.npy", np.array([{}], dtype=object))
+    with pytest.raises(InputError, match=r"z\.npy is no \.npy file of numbers"):
+        read_data(tmp_path)

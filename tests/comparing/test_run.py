@@ -52,6 +52,30 @@ def test_a_backend_that_fails_is_a_result_with_its_layer(cnn: Path, kind: str) -
 
 
 @pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("kind", ["killed", "memory"])
+def test_a_backend_that_runs_out_of_memory_is_a_result(cnn: Path, kind: str) -> None:
+    (pair,) = tapml.compare(cnn, ["onnxruntime", f"planted:{kind}"], make_images(4)).pairs
+    assert (pair.status, pair.blamed) == ("out of memory", f"planted:{kind}")
+
+
+@pytest.mark.usefixtures("planted")
+def test_what_a_backend_does_not_support_accuses_nobody(cnn: Path) -> None:
+    comparison = tapml.compare(cnn, ["onnxruntime", "planted:unsupported"], make_images(4))
+    (pair,) = comparison.pairs
+    assert (pair.status, pair.blamed, comparison.exit_code) == ("unsupported", "", 0)
+    assert "no Relu here" in pair.reason
+
+
+@pytest.mark.usefixtures("planted")
+def test_equal_failures_of_several_backends_count_once(cnn: Path) -> None:
+    names = ["onnxruntime", "planted:error", "planted:error-again"]
+    comparison = tapml.compare(cnn, names, make_images(4))
+    assert {each.status for each in comparison.pairs} == {"error"}
+    ((failure, layer, backends),) = comparison.failures
+    assert (failure.kind, layer, backends) == ("error", "relu1", names[1:])
+
+
+@pytest.mark.usefixtures("planted")
 def test_a_backend_that_hangs_is_a_result(cnn: Path) -> None:
     comparison = tapml.compare(
         cnn, ["onnxruntime", "planted:hang"], make_images(4), deadline_seconds=4

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tapml_rpc.client import connect
-from tapml_rpc.local import LocalServer, start_local
-from tapml_targets.errors import NoSuchDeviceError, SetupError
+from tapml_rpc.local import LocalServer, open_local, start_local
+from tapml_targets.errors import CompileError, NoSuchDeviceError, SetupError
+from tapml_targets.webgpu.probe import probe_library
 from tests.conftest import RequireDevice
 
 
@@ -54,3 +57,26 @@ def test_a_private_server_serves_nobody_else_on_the_machine(require_device: Requ
         connect(server.address, lease=server.lease).close()
     finally:
         server.close()
+
+
+def test_a_device_that_is_opened_with_a_profile_refuses_by_itself(
+    require_device: RequireDevice, tmp_path: Path
+) -> None:
+    """The Library does not say how many threads its kernel has: WebGPU finds out."""
+    device, *_ = require_device("webgpu")
+    profile = tmp_path / "tiny.toml"
+    profile.write_text(
+        'description = "tiny"\n[limits]\nmax_threads_per_block = 32\nmax_block = [32, 32, 32]\n'
+    )
+    silent = probe_library("float32")
+    kernels = {
+        name: msgspec.structs.replace(each, threads_per_block=0)
+        for name, each in silent.kernels.items()
+    }
+    silent = replace(silent, kernels=kernels)
+    with open_local(device) as whole:
+        whole.upload(silent)
+    with open_local(device, limits=str(profile)) as narrow:
+        assert narrow.device.limits == device.limits, "it is announced as it is"
+        with pytest.raises(CompileError, match="32"):
+            narrow.upload(silent)

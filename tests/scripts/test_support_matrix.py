@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.support_matrix import Outcome, _outcome, main
+from scripts.support_matrix import Case, Outcome, _key, _outcome, main
+from scripts.support_operators import OPERATORS as KNOWN
+from tapml.importing import cache as importing
 from tapml.matrix.report import Cell
 from tapml.verdicts.verdict import Cause
 from tapml_targets.driver import DeviceDescription
@@ -55,7 +57,8 @@ def test_three_operators_on_one_device_are_replayed_once_and_then_known(
     assert [c for c in again if c["operator"] != "largest"] == [
         c for c in first["cells"] if c["operator"] != "largest"
     ]
-    assert {c["reason"] for c in again if c["operator"] == "largest"} == {"the time given was over"}
+    reasons = {c["reason"] for c in again if c["operator"] == "largest"}
+    assert reasons == {"the time given was over"}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,16 @@ def test_a_case_is_what_its_gravest_operator_is(pocl: DeviceDescription) -> None
     unprinted = Cell("fail", 0.0, 0, "no such node", Cause.NO_KERNEL)
     assert _outcome([unprinted], real, "float32").support == "fail"
     assert _outcome([unprinted], real, "float16").support == "refused by limit"
+
+
+def test_a_cell_depends_on_the_importer(
+    pocl: DeviceDescription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, device = Case(KNOWN[0], "float32", "static"), RankedDevice(pocl, None)
+    before = _key(case, device)
+    assert _key(case, device) == before
+    monkeypatch.setattr(importing, "importer_hash", lambda: "another importer")
+    assert _key(case, device).hash != before.hash
 
 
 def test_a_pass_on_a_simulator_is_never_called_a_pass(pocl: DeviceDescription) -> None:

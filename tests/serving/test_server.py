@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 from tapml.package.load import load_package
+from tapml.serving.server import MAX_CONNECTIONS, Connections
+from tapml.serving.turns import LeftError
 from tests.offload.commands import Started, run_here, started
 from tests.offload.sessions import FinishedSession
 from tests.package.packages import add_tokenizer, pack
@@ -243,6 +245,54 @@ def test_a_client_that_leaves_makes_room(serving: Serving, expected: str) -> Non
         pass
     found = serving.json("/v1/completions", {"prompt": PROMPT, "max_tokens": 8})[1]
     assert found["choices"][0]["text"] == expected
+
+
+def test_a_client_that_has_ended_its_side_gets_its_answer(serving: Serving, expected: str) -> None:
+    content = json.dumps({"prompt": PROMPT, "max_tokens": 8}).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost:{serving.port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=SECONDS) as connection:
+        connection.sendall(head.encode() + content)
+        connection.shutdown(socket.SHUT_WR)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == 200
+        assert json.loads(answer.read())["choices"][0]["text"] == expected
+
+
+def test_silent_connections_give_way_the_oldest_first(serving: Serving) -> None:
+    address = ("127.0.0.1", serving.port)
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(address, timeout=SECONDS))
+            for _ in range(MAX_CONNECTIONS)
+        ]
+        for _ in range(2):
+            assert serving.ask("/v1/models")[0] == 200
+        assert silent[0].recv(1) == b""
+        # The last one is still there, and is answered.
+        silent[-1].sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert silent[-1].recv(8) == b"HTTP/1.1"
+
+
+def test_who_is_answered_gives_no_place_away() -> None:
+    places = Connections(1)
+    (first, _), (second, _) = pairs = socket.socketpair(), socket.socketpair()
+    with ExitStack() as stack:
+        for one, other in pairs:
+            stack.enter_context(one)
+            stack.enter_context(other)
+        assert places.admit(first)
+        with places.answering(first):
+            assert not places.admit(second)
+        assert places.admit(second)
+        with pytest.raises(LeftError), places.answering(first):
+            pass
+        places.leave(first)
+        places.leave(second)
+        assert places.admit(first)
 
 
 def test_a_lost_device_is_a_503_and_the_next_request_opens_it_anew(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import json
-import os
-import subprocess
-import sys
+import tokenize
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from tapml_targets.conformance_kernels import kernel_table
 from tapml_targets.driver import BufferUse, ScalarUse
 from tapml_targets.errors import CompileError, InputError, SetupError
 from tapml_targets.library import CodeModule, Kernel, Parameter
-from tests.targets.third_party import forget, install, site
+from tests.targets.third_party import PACKAGE, forget, install, site, tapml_in
 
 SOURCE = """\
 /* work hidden(int n) {} */
@@ -34,18 +34,6 @@ work scale(cells float* o, const cells float* a, const cells uint *m, int n) {
 __all__ = ["site"]
 
 
-def tapml_in(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, where the packages of `site` are installed."""
-    return subprocess.run(
-        [sys.executable, "-m", "tapml.cli.main", *arguments],
-        env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 def test_its_devices_are_listed_and_one_is_the_default(tmp_path: Path) -> None:
     site = install(tmp_path / "site")
     ended = tapml_in(site, "devices", "--platform", "abacus", "--json")
@@ -53,6 +41,29 @@ def test_its_devices_are_listed_and_one_is_the_default(tmp_path: Path) -> None:
     (device,) = json.loads(ended.stdout)["devices"]
     assert (device["spec"], device["default"]) == ("abacus:0", True)
     assert device["vendor_platform"] == "Beads and rods"
+
+
+def test_it_takes_less_than_300_lines_of_code() -> None:
+    """Blank lines, comments and docstrings are none."""
+    lines = sum(len(_lines_of_code(path.read_text())) for path in PACKAGE.glob("*.py"))
+    header = (PACKAGE / "abacus.h").read_text().splitlines()
+    assert 200 < lines + len(header) < 300
+
+
+def _lines_of_code(text: str) -> set[int]:
+    documentation = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    blank = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    return {
+        line
+        for each in tokenize.generate_tokens(io.StringIO(text).readline)
+        if each.type not in (*blank, tokenize.ENDMARKER)
+        for line in range(each.start[0], each.end[0] + 1)
+    } - documentation
 
 
 def test_its_name_is_a_factory_of_devices(site: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,6 +38,18 @@ def install(folder: Path, offers: Mapping[str, str] | None = None, name: str = "
         dirs_exist_ok=True,
     )
     return folder
+
+
+def tapml_in(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, where the packages of `site` are installed."""
+    return subprocess.run(
+        [sys.executable, "-m", "tapml.cli.main", *arguments],
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
 
 
 def forget() -> None:

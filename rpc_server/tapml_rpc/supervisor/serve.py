@@ -34,6 +34,7 @@ from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description import to_plain
 from tapml_targets.errors import InputError, SetupError, TapmlError
+from tapml_targets.limit_profiles import narrowed
 from tapml_targets.ranking import find_device
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def serve(options: SupervisorOptions) -> int:
     curve = _curve(options)
     host, port = check_bind(options.bind, secret=curve is not None)
     device = find_device(options.device)
+    if options.limits:
+        device = narrowed(device, options.limits)
     # Workers inherit what their driver's loader needs.
     os.environ.update(prepared_environment(device.platform, {}))
     faulthandler.enable()

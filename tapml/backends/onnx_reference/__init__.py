@@ -6,4 +6,5 @@ DESCRIPTION = Description(
     title="ONNX's reference implementation",
     formats=(".onnx",),
     packages={"onnx": "onnx>=1.17"},
+    preload=("onnx.reference",),
 )

@@ -6,6 +6,7 @@ DESCRIPTION = Description(
     title="ONNX Runtime",
     formats=(".onnx",),
     packages={"onnxruntime": "onnxruntime>=1.20", "onnx": "onnx>=1.17"},
+    preload=("onnx", "onnxruntime"),
     variants={
         "all": "every optimization of the graph, as by default",
         "extended": "the optimizations of level 2",

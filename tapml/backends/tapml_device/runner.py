@@ -57,7 +57,10 @@ def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepar
 
     def run(given: Mapping[str, Array]) -> list[Array]:
         arrays = (given[name] for name in names)
-        outputs = executor.run(entry.name, dict(zip(entry.inputs, arrays, strict=True)))
+        try:
+            outputs = executor.run(entry.name, dict(zip(entry.inputs, arrays, strict=True)))
+        except InputError as error:  # As a server says that does not load what was compiled.
+            raise UnsupportedOperatorError(str(error)) from error
         return [outputs[name].copy() for name in entry.outputs]
 
     return run

@@ -1,13 +1,15 @@
 """PyTorch, compiled by torch.compile."""
 
 from tapml.backends.description import Description
-from tapml.backends.parts import PROGRAM_FOLDER
+from tapml.backends.parts import NEEDS, PROGRAM_FOLDER
 
 DESCRIPTION = Description(
     title="PyTorch, torch.compile",
     formats=(PROGRAM_FOLDER,),
     packages={"torch": "torch>=2.13,<2.14"},
     without=("tensorflow",),
+    needs=NEEDS,
+    preload=("tapml.backends.torch_graph",),
     variants={
         "inductor": "fused loops in C++, which needs a compiler",
         "aot-eager": "the traced graph, decomposed, operation by operation",

@@ -16,7 +16,8 @@ from tapml.backends.torch_graph import TorchGraph, TorchPart
 
 
 def _attention(variant: str) -> AbstractContextManager[Any]:
-    chosen = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
+    # The block kernel does not take every shape.
+    chosen = {"math": [SDPBackend.MATH], "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]}
     return sdpa_kernel(chosen[variant]) if variant in chosen else nullcontext()
 
 

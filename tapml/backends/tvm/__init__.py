@@ -1,7 +1,7 @@
 """TVM's own importers, with kernels made by LLVM for the processor."""
 
 from tapml.backends.description import Description
-from tapml.backends.parts import PROGRAM_FOLDER
+from tapml.backends.parts import NEEDS, PROGRAM_FOLDER
 
 DESCRIPTION = Description(
     title="TVM with LLVM",
@@ -12,4 +12,5 @@ DESCRIPTION = Description(
         "onnx": "onnx>=1.17",
     },
     without=("tensorflow",),
+    needs=NEEDS,
 )

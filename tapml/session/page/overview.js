@@ -65,6 +65,7 @@ function drawFacts(report) {
     verdicts = {},
     policy = {},
     quantization = {},
+    growth = "",
     final,
   } = report;
   const probes = summary.probes ? `, and ${plural(summary.probes, "exact probe")}` : "";
@@ -81,6 +82,7 @@ function drawFacts(report) {
       // What the scheme cost, and what the target adds to it: only the second can fail.
       quantization.text ? ["Quantization error", quantization.text] : null,
       quantization.text && final ? ["Backend error", final.text || NONE] : null,
+      growth ? ["How error grows", `${growth}; each call site of the map has its deviation`] : null,
       // While the session runs the report is some seconds old; the outcome above counts along.
       ...(session.live
         ? []

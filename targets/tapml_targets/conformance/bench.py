@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import resource
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from tapml_targets.conformance_kernels import KernelText, arguments, kernel_table, load
 from tapml_targets.driver import BoundLaunch, Buffer, DeviceDescription, Driver, LoadedKernel
 from tapml_targets.errors import MismatchError, TapmlError
+
+_HELD: Final = Path("/proc/self/statm")
 
 
 class NotOfferedError(TapmlError):
     """The device does not offer what a case is about."""
 
 
+def process_bytes() -> int:
+    """What this process holds; where the system does not say, the most that it ever held."""
+    try:
+        return int(_HELD.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
 @dataclass(frozen=True)
 class Bench:
-    """A device under test; `open_device` opens it, or another, again."""
+    """A device under test.
+
+    Attributes
+    ----------
+    driver
+        It, open.
+    open_device
+        Opens it again, or another.
+    held_bytes
+        The memory that is held by the process that has the driver.
+    """
 
     driver: Driver
     open_device: Callable[[DeviceDescription], Driver]
+    held_bytes: Callable[[], int] = process_bytes
 
     @property
     def platform(self) -> str:

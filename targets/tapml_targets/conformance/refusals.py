@@ -53,11 +53,16 @@ def a_wrong_number_of_arguments(bench: Bench) -> None:
 
 
 def opening_again(bench: Bench) -> None:
-    """The device is found again at another index, and another one is not taken for it."""
+    """The device is found again, also at another index."""
     here = bench.driver.description
     opened = bench.open_device(replace(here, index=99))
     expect_equal(fingerprint(opened.description), fingerprint(here), "the device opened again")
     opened.close()
+
+
+def another_device(bench: Bench) -> None:
+    """A device of another name or version is not taken for this one."""
+    here = bench.driver.description
     for other in (replace(here, name="another"), replace(here, driver_version="0")):
         expect_refusal(
             lambda given=other: bench.open_device(given),  # type: ignore[misc]
@@ -70,4 +75,5 @@ CASES: Final = (
     a_kernel_that_does_not_compile,
     a_wrong_number_of_arguments,
     opening_again,
+    another_device,
 )

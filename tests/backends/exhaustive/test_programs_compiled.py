@@ -1,4 +1,4 @@
-"""TVM and a device of tapml: torch modules and ONNX models, against PyTorch and themselves."""
+"""Inductor, TVM and a device of tapml: modules and ONNX models, against PyTorch and themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pool() -> Iterator[Pool]:
         yield found
 
 
-@pytest.mark.parametrize("name", ["tvm", "cpu"])
+@pytest.mark.parametrize("name", ["torch-compile:inductor", "tvm", "cpu"])
 def test_a_module_agrees_with_pytorch(name: str, pool: Pool, tmp_path: Path) -> None:
     model = str(tmp_path / "net")
     pool.submit(JOBS[0], model).result()

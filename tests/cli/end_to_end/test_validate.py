@@ -16,6 +16,7 @@ from tapml.matrix.report import MatrixReport
 from tapml.plan.graph_plan import GraphPlan
 from tapml_targets.errors import EXIT_NO_DEVICE, InputError, SetupError
 from tapml_targets.target import Target
+from tests.models.folders import make_folder
 from tests.offload.commands import run_here
 from tests.offload.plants import PLANTS, plant
 from tests.offload.sessions import FinishedSession
@@ -133,3 +134,39 @@ def test_a_page_that_cannot_be_written_takes_nothing_along(
     with pytest.raises(SetupError, match=r"matrix\.html"):
         print_matrix(report, given)
     assert "a model on cpu" in capsys.readouterr().out
+
+
+def test_a_text_is_run_on_the_device_beside_the_reference(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    model = make_folder(tmp_path / "model", tokenizer=True)
+    text = tmp_path / "text.txt"
+    text.write_text("The value of the attribute is returned as a string. " * 4, encoding="utf-8")
+    ended = run_here(
+        "validate", "--model", model, "--device", finished.device, "--context", "24", "--quiet",
+        "--text", text, "--text-tokens", "30", "--json", cache=tmp_path / "cache",
+    )  # fmt: skip
+    assert ended.exit_code == 0, ended.errors
+    found = json.loads(ended.output)
+    assert (found["status"], found["tokens"], found["windows"]) == ("pass", 30, 2)
+    assert found["perplexity"] == pytest.approx(found["reference_perplexity"], rel=1e-4)
+    assert 0 <= found["mean_kl"] < 1e-6
+    assert found["top1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--text", "missing.txt"), "missing.txt: No such file"),
+        (("--text-tokens", "5"), "--text-tokens has no effect without --text"),
+        (("--text", __file__, "--report", "page.html"), "--report has no effect with --text"),
+        (("--text", __file__, "--device", "opencl:0", "--device", "opencl:1"), "one --device"),
+    ],
+)
+def test_a_text_that_cannot_be_used_is_one_line(
+    arguments: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    ended = run_here("validate", *arguments, cache=tmp_path)
+    assert ended.exit_code == 2
+    (line,) = ended.error_lines
+    assert says in line

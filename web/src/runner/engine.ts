@@ -10,12 +10,13 @@ import { Memory } from "../memory";
 import { Steps } from "../steps";
 import { Folder } from "./folder";
 import { argmax, checkLengths, checkTokens, entryInputs } from "./inputs";
+import { LongestMatch } from "./longest_match";
 import { Loss } from "./loss";
 import { jsonOf, LINES, readManifest, TOKENIZER, type Manifest } from "./manifest";
 import type { About, Stage } from "./messages";
 import { PlanRunner } from "./plan_runner";
 import { preflight } from "./preflight";
-import { TextStream } from "./text_stream";
+import { TextStream, type Codec } from "./text_stream";
 import { compareLines, Tokenizer } from "./tokenizer";
 import { loadWeights } from "./weights";
 
@@ -46,7 +47,7 @@ export class Engine {
     private readonly runner: PlanRunner,
     private readonly loaded: LoadedLibrary,
     private readonly steps: Steps,
-    private readonly tokenizer: Tokenizer | null,
+    private readonly tokenizer: Codec | null,
   ) {}
 
   /** Load the folder at the URL `base`; cheap checks come first. */
@@ -164,7 +165,7 @@ export class Engine {
     }
   }
 
-  private codec(): Tokenizer {
+  private codec(): Codec {
     if (this.tokenizer === null) {
       throw new TapmlError(
         "InputError",
@@ -197,7 +198,7 @@ export class Engine {
   }
 }
 
-async function textOf(folder: Folder, manifest: Manifest, listener: Listener): Promise<Tokenizer | null> {
+async function textOf(folder: Folder, manifest: Manifest, listener: Listener): Promise<Codec | null> {
   if (manifest.text === null) {
     return null;
   }
@@ -207,7 +208,9 @@ async function textOf(folder: Folder, manifest: Manifest, listener: Listener): P
     folder.file(manifest.text.lines),
   ]);
   try {
-    const tokenizer = new Tokenizer(jsonOf(content, TOKENIZER));
+    const data = jsonOf(content, TOKENIZER);
+    const matches = manifest.tokenizer.reader === "longest-match";
+    const tokenizer: Codec = matches ? new LongestMatch(data) : new Tokenizer(data);
     compareLines(tokenizer, jsonOf(lines, LINES));
     return tokenizer;
   } catch (error) {

@@ -10,9 +10,10 @@
 
 import { TapmlError } from "../errors";
 import type { About, Failure, FromWorker, Stage, ToWorker } from "./messages";
+import { LongestMatch } from "./longest_match";
 import { Tokenizer } from "./tokenizer";
 
-export { TapmlError, Tokenizer };
+export { LongestMatch, TapmlError, Tokenizer };
 export type { About, Stage };
 
 const NEW_TOKENS = 40;

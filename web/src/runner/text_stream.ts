@@ -7,6 +7,11 @@ export interface Decodes {
   decode(tokens: readonly number[]): string;
 }
 
+/** A tokenizer. */
+export interface Codec extends Decodes {
+  encode(text: string): number[];
+}
+
 export class TextStream {
   // A few tokens of context preserve a leading space.
   private pending: number[];

@@ -9,6 +9,7 @@
 import { ByteFallbackDecoder, SequenceDecoder, Tokenizer as Library } from "@huggingface/tokenizers";
 
 import { inputError } from "../errors";
+import type { Codec } from "./text_stream";
 
 const MOST_LINES = 4096;
 const WORD = String.raw`[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]`;
@@ -25,7 +26,7 @@ type Fields = Readonly<Record<string, unknown>>;
 const isFields = (value: unknown): value is Fields =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-export class Tokenizer {
+export class Tokenizer implements Codec {
   private readonly library: Library;
 
   /** `data` is the file's JSON; raises an error that names unsupported parts. */
@@ -202,7 +203,7 @@ function preTokenizerOf(step: unknown): unknown {
 }
 
 /** Raise an InputError with the first line whose tokens or text differ here. */
-export function compareLines(tokenizer: Tokenizer, lines: unknown): void {
+export function compareLines(tokenizer: Codec, lines: unknown): void {
   if (!Array.isArray(lines) || lines.length > MOST_LINES) {
     throw inputError("the lines to compare it on are invalid");
   }

@@ -1,4 +1,4 @@
-"""A platform that is not part of tapml: kernels in C, compiled by this machine's ``cc``.
+"""A platform that is not part of tapml: kernels in C, compiled by PyPI's ``ziglang``.
 
 Its kernels take memory and numbers as parameters and loop over the threads of a launch themselves::
 

@@ -2,73 +2,68 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import importlib.util
+import json
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from tapml_abacus.language import LANGUAGE
+from tapml_targets.check_messages import Message, Place
 from tapml_targets.cpu import driver as host
 from tapml_targets.cpu.loader import ALLOW_VARIABLE, shared_libraries_allowed
-from tapml_targets.driver import (
-    BoundLaunch,
-    BufferUse,
-    DeviceDescription,
-    KernelArgument,
-    ScalarUse,
-)
+from tapml_targets.driver import BufferUse, DeviceDescription, KernelArgument, ScalarUse
 from tapml_targets.errors import CompileError, InputError, NoSuchDeviceError, SetupError
 from tapml_targets.library import CodeModule, Kernel, ModuleKind
 from tapml_targets.limits import Limits
 from tapml_targets.module_check import check_module
+from tapml_targets.simulator.lines import place_at
 
-REMEDY: Final = "install a C compiler that is called cc, such as Debian's package gcc"
-_PRELUDE: Final = """\
-#include <math.h>
-#include <stdbool.h>
-typedef unsigned char uchar; typedef unsigned short ushort;
-typedef unsigned int uint; typedef unsigned long ulong;
-__attribute__((visibility("default"))) long tapml_threads;
-#define work __attribute__((visibility("default"))) void
-#define cells
-#define max(a, b) ((a) > (b) ? (a) : (b))
-#define min(a, b) ((a) < (b) ? (a) : (b))
-#define EACH(i) for (long i = 0; i < tapml_threads; ++i)
-"""
+REMEDY: Final = "install its C compiler: pip install ziglang"
+LOG: Final = "TAPML_ABACUS_LOG"
+"""The file to which a process that checks writes."""
+_HEADER: Final = Path(__file__).with_name("abacus.h")
+_COVERAGE: Final = " -Xclang -fsanitize-coverage-"
+_CHECKED: Final = "-O0 -gline-tables-only -gdwarf-4" + _COVERAGE.join(
+    ("", "type=3", "trace-loads", "trace-stores")
+)
+_FLAGS: Final = (
+    "-shared -fPIC -nostdlib -w -fno-sanitize=undefined -fwrapv -ffp-contract=off "
+    "-fvisibility=hidden -Werror=implicit-function-declaration -fno-color-diagnostics"
+)
+_SLACK_BYTES: Final = 1 << 16
 _NUMBERS: Final[Mapping[str, Any]] = {
     "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
     "float32": ctypes.c_float,
 }  # fmt: skip
 
 
+def zig() -> Path:
+    """The compiler; raises SetupError if it is not installed."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError(f"the abacus platform has no ziglang: {REMEDY}")
+    return Path(spec.submodule_search_locations[0]) / "zig"
+
+
 def list_devices() -> list[DeviceDescription]:
-    """This machine's processor, if it has a compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        raise SetupError(f"the abacus platform needs a C compiler: {REMEDY}")
-    processor = host.list_devices()[0]
-    memory = processor.limits.memory_bytes
-    return [
-        replace(
-            processor,
-            platform="abacus",
-            vendor_platform="Beads and rods",
-            driver_version="1",
-            limits=Limits(
-                max_threads_per_block=1024,
-                max_block=(1024, 1024, 1024),
-                max_buffer_bytes=memory,
-                memory_bytes=memory,
-            ),
-        )
-    ]
+    """This machine's processor, if it has the compiler."""
+    zig()
+    found = host.list_devices()[0]
+    memory, kind = found.limits.memory_bytes, "checker" if LOG in os.environ else found.device_type
+    limits = Limits(1024, (1024, 1024, 1024), max_buffer_bytes=memory, memory_bytes=memory)
+    named = {"platform": "abacus", "vendor_platform": "Beads and rods", "driver_version": "1"}
+    return [replace(found, **named, device_type=kind, limits=limits)]
 
 
 def open_device(description: DeviceDescription) -> AbacusDriver:
@@ -81,12 +76,22 @@ def open_device(description: DeviceDescription) -> AbacusDriver:
 
 @dataclass(frozen=True)
 class LoadedWork:
-    """A kernel, the number of its parameters, and where it finds the number of threads."""
+    """A kernel, the number of its parameters, and its library."""
 
     name: str
     function: Any
     parameters: int
-    threads: Any
+    library: ctypes.CDLL
+
+    def state(self, name: str, count: int) -> Any:
+        """Numbers of the header."""
+        return (ctypes.c_long * count).in_dll(self.library, name)
+
+
+class Window(ctypes.c_void_p):
+    """Where a window of memory begins, and how long it is."""
+
+    nbytes = 0
 
 
 class AbacusDriver(host.CPUDriver):
@@ -94,37 +99,39 @@ class AbacusDriver(host.CPUDriver):
 
     dialects: Mapping[str, ModuleKind] = {LANGUAGE.dialect: LANGUAGE.kind}
 
+    def _allocate(self, nbytes: int) -> Any:
+        # What is checked may well write behind its window.
+        return super()._allocate(nbytes + _SLACK_BYTES * (LOG in os.environ))
+
     def load(self, module: CodeModule, kernels: Sequence[Kernel]) -> dict[str, Any]:
         """Compile a module."""
         check_module(module, self.dialects, "abacus")
-        unknown = [option for option in module.options if option not in LANGUAGE.options]
-        if unknown:
-            raise CompileError(f"abacus has no build option {unknown[0]!r}")
+        if unknown := set(module.options) - {*LANGUAGE.options, "no-optimiser"}:
+            raise CompileError(f"abacus has no build option {min(unknown)!r}")
         if not self._allowed:
             raise SetupError(f"C runs with all rights of this process: set {ALLOW_VARIABLE}=1")
-        library = _built(module.code, bool(module.options))
-        threads = ctypes.c_long.in_dll(library, "tapml_threads")
+        library = _built(module.code, "-O0" if module.options else "-O1")
+        heads = dict(re.findall(rb"\bwork (\w+)\s*\(([^)]*)\)", module.code))
         found = {}
         for kernel in kernels:
-            head = re.search(rb"\bwork " + kernel.symbol.encode() + rb"\s*\(([^)]*)\)", module.code)
-            function = getattr(library, kernel.symbol, None)
+            function, head = (
+                getattr(library, kernel.symbol, None),
+                heads.get(kernel.symbol.encode()),
+            )
             if head is None or function is None:
                 raise CompileError(f"the module built, but has no kernel {kernel.symbol!r}")
             function.restype = None
-            count = head[1].count(b",") + 1
-            found[kernel.name] = LoadedWork(kernel.name, function, count, threads)
+            found[kernel.name] = LoadedWork(kernel.name, function, head.count(b",") + 1, library)
         return found
 
-    def bind(self, launches: Sequence[BoundLaunch]) -> Any:
+    def bind(self, launches: Sequence[Any]) -> Any:
         """Convert arguments for ctypes."""
         bound = []
         for launch in launches:
             kernel, arguments = launch.kernel, launch.arguments
             if len(arguments) != kernel.parameters:
-                raise InputError(
-                    f"kernel {kernel.name!r} takes {kernel.parameters} arguments, "
-                    f"got {len(arguments)}"
-                )
+                takes = f"kernel {kernel.name!r} takes {kernel.parameters} arguments"
+                raise InputError(f"{takes}, got {len(arguments)}")
             x, y, z = launch.threads
             bound.append((kernel, tuple(map(_argument, arguments)), x * y * z))
         return tuple(bound)
@@ -132,34 +139,57 @@ class AbacusDriver(host.CPUDriver):
     def launch_all(self, sequence: Any) -> None:
         """Run every launch, which is done when this returns."""
         for kernel, arguments, threads in sequence:
-            kernel.threads.value = threads
+            kernel.state("tapml_threads", 1)[0] = threads
             started = time.perf_counter_ns()
-            kernel.function(*arguments)
+            if LOG in os.environ:
+                _look(kernel, arguments)
+            else:
+                kernel.function(*arguments)
             if self._elapsed is not None:
                 self._elapsed.append(time.perf_counter_ns() - started)
 
 
 def _argument(argument: KernelArgument) -> Any:
     if isinstance(argument, BufferUse):
-        return ctypes.c_void_p(argument.buffer.address + argument.byte_offset)
+        window = Window(argument.buffer.address + argument.byte_offset)
+        window.nbytes = argument.nbytes
+        return window
     if isinstance(argument, ScalarUse):
         return _NUMBERS[argument.dtype](argument.value)
     raise InputError("abacus kernels take memory and numbers, not tensors")
 
 
+def _look(kernel: LoadedWork, arguments: Sequence[Any]) -> None:
+    """Run a kernel that is built to be checked, and log its first access outside its windows."""
+    ends = [n for each in arguments if isinstance(each, Window) for n in (each.value, each.nbytes)]
+    kernel.state("tapml_windows", 129)[: len(ends) + 1] = [len(ends) // 2, *ends]
+    found = kernel.state("tapml_found", 4)
+    found[:] = [0, 0, 0, 0]
+    kernel.function(*arguments)
+    written, nbytes, place, address = found
+    if nbytes:
+        line, column = place_at(kernel.library, place)
+        access: Any = "write" if written else "read"
+        words = f"Invalid {access} of size {nbytes} at global"
+        at = (Place(line, column, access),)
+        message = Message(
+            f"out-of-bounds {access}", words, kernel.name, at, "global", address, nbytes
+        )
+        with Path(os.environ[LOG]).open("a") as log:
+            log.write(json.dumps(asdict(message)) + "\n")
+
+
 @cache
-def _built(code: bytes, slow: bool) -> ctypes.CDLL:
-    with tempfile.TemporaryDirectory(prefix="tapml-abacus-") as folder:
-        source, made = Path(folder) / "kernels.c", Path(folder) / "kernels.so"
-        source.write_bytes(_PRELUDE.encode() + b'#line 1 "kernels.c"\n' + code)
-        ended = subprocess.run(
-            ["cc", "-O0" if slow else "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w",
-             "-fvisibility=hidden", "-Werror=implicit-function-declaration", str(source), "-lm",
-             "-o", str(made)],
-            capture_output=True,
-            check=False,
-        )  # fmt: skip
-        if ended.returncode or not code:
-            log = ended.stderr.decode(errors="replace").replace(folder, "")
-            raise CompileError(f"cc does not compile this module:\n{log}")
-        return ctypes.CDLL(str(made))
+def _built(code: bytes, flags: str) -> ctypes.CDLL:
+    ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
+    folder = Path(tempfile.mkdtemp(prefix="tapml-abacus-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, made = folder / "kernels.c", folder / "kernels.so"
+    source.write_bytes(b'#include "abacus.h"\n#line 1 "kernels"\n' + code)
+    given = f"{_FLAGS} {_CHECKED if LOG in os.environ else flags} -I {_HEADER.parent}".split()
+    command = [str(zig()), "cc", *given, "-o", str(made), str(source)]
+    ended = subprocess.run(command, capture_output=True, check=False)
+    if ended.returncode or not code:
+        log = ended.stderr.decode(errors="replace")
+        raise CompileError(f"zig does not compile this module:\n{log}")
+    return ctypes.CDLL(str(made))

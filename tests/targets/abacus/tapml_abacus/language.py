@@ -37,7 +37,7 @@ LANGUAGE: Final = KernelLanguage(
         integer="int32",
     ),
     options={"slow": "the compiler does not optimise"},
-    # What is compiled by `cc` may do whatever this process may.
+    # What is compiled may do whatever this process may.
     kind="machine",
-    messages=(r"\S*kernels\.c:(?P<line>\d+):(?P<column>\d+): (?P<kind>error): (?P<text>.*)",),
+    messages=(r"(?:\S*/)?kernels:(?P<line>\d+):(?P<column>\d+): (?P<kind>error): (?P<text>.*)",),
 )

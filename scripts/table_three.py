@@ -1,0 +1,302 @@
+"""The paper's table III: what testing a Llama2-7B costs, step by step, beside the paper's numbers.
+
+Without options it counts kernels and types at the full shape, which needs no weights: they are
+memory that is reserved and never touched. With `--measure` it moves a model of that shape, each
+extent divided by `--scale`, in a cold cache. Its weights are drawn by a seed and written one tensor
+at a time, so that no process holds all of them while they are made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from scripts.plan_without_weights import plan_without_weights  # noqa: E402
+from tapml.cli.model_arguments import positive  # noqa: E402
+from tapml_targets.errors import InputError, TapmlError  # noqa: E402
+
+LLAMA2_7B: Final = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+HEAD_SIZE: Final = 128
+CONTEXT: Final = 64
+# Six tokens of prefill and one of decoding, as in the paper.
+TOKENS: Final = "5 6 7 8 9 10"
+NEW_TOKENS: Final = 2
+PAPER_KERNELS: Final = 456
+PAPER_TYPES: Final = 18
+_SEED: Final = 7
+# Of float32, as the initial weights of a Llama.
+_STANDARD_DEVIATION: Final = 0.02
+EXAMPLES: Final = """\
+examples:
+  python scripts/table_three.py                               kernels and types at the full shape
+  python scripts/table_three.py --layers 2                    the same with two layers
+  python scripts/table_three.py --measure --scale 16 --layers 2 --target webgpu
+  python scripts/table_three.py --measure --scale 1 --layers 32 --json     needs 27 GB of disk
+
+exit codes: 0; 1 the model did not pass; 2 input.
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A row of the table: the phases of a session that it consists of, and the paper's seconds."""
+
+    part: str
+    name: str
+    where: str
+    phases: tuple[str, ...]
+    once: bool
+    paper: float
+
+
+TABLE: Final = (
+    Step("rooting", "model compilation", "host", ("compile kernels",), False, 40.1),
+    Step("rooting", "weight loading", "target", ("load weights",), False, 1.6),
+    Step("rooting", "end-to-end validation", "target", ("end-to-end validation",), False, 4.6),
+    Step(
+        "overhead", "model compilation", "host", ("import model", "compile reference"), True, 50.8
+    ),
+    Step("overhead", "weight loading", "reference", ("load model",), True, 1.6),
+    Step("overhead", "test carving", "reference", ("root in PyTorch", "carve tests"), True, 5.2),
+    Step("overhead", "operator validation, each", "target", ("operator validation",), False, 0.1),
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count, or measure; print the table."""
+    options = _parse(arguments)
+    try:
+        shape = shape_of(options.scale, options.layers)
+    except TapmlError as error:
+        print(f"scripts/table_three.py: {error}", file=sys.stderr)
+        return error.exit_code
+    found = measure(shape, options.target) if options.measure else count(shape)
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print("\n".join(_lines(found)))
+    return int(found.get("exit_code", 0))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/table_three.py",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--measure", action="store_true", help="move the model and time each step")
+    parser.add_argument(
+        "--scale",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="divides the widths (1, 2, 4, ..., 32)",
+    )
+    parser.add_argument("--layers", type=positive, default=32, metavar="N", help="(32)")
+    parser.add_argument("--target", default="opencl", metavar="PLATFORM", help="(opencl)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(arguments)
+
+
+def shape_of(scale: int, layers: int) -> dict[str, Any]:
+    """The configuration with divided widths; heads keep their size.
+
+    Raises
+    ------
+    InputError
+        If no whole number of heads is left.
+    """
+    if LLAMA2_7B["num_attention_heads"] % scale:
+        raise InputError(f"--scale {scale}: expected a divisor of 32, the number of heads")
+    divided = (
+        "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads",
+        "num_key_value_heads",
+    )  # fmt: skip
+    changes = {name: int(LLAMA2_7B[name]) // scale for name in divided}
+    return {**LLAMA2_7B, **changes, "num_hidden_layers": layers, "head_dim": HEAD_SIZE}
+
+
+def count(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Import the shape without weights; its call sites, operators and kinds of operator."""
+    before = time.process_time()
+    plan = plan_without_weights("LlamaForCausalLM", shape, context=CONTEXT)
+    return {
+        "shape": dict(shape),
+        "import_cpu_seconds": round(time.process_time() - before, 1),
+        "weights_gb": round(
+            sum(math.prod(each.shape) * 4 for each in plan.weights.values()) / 1e9, 1
+        ),
+        "peak_gb": _peak_gb(resource.RUSAGE_SELF),
+        **counts(plan),
+        "paper": {"kernels": PAPER_KERNELS, "types": PAPER_TYPES},
+    }
+
+
+def counts(plan: Any) -> dict[str, Any]:
+    """Call sites by entry, operators, and operators by entry.
+
+    A kernel of the paper is a call site of a compiled model, a type an operator function.
+    """
+    sites = {name: len(entry.calls) for name, entry in plan.entries.items()}
+    used = {
+        name: len({call.operator for call in entry.calls}) for name, entry in plan.entries.items()
+    }
+    # The number behind a name tells shapes apart.
+    kinds = {re.sub(r"_?\d+$", "", name) for name in plan.operators}
+    return {
+        "sites": sites,
+        "operators": len(plan.operators),
+        "operators_of_entries": used,
+        "kinds": len(kinds),
+    }
+
+
+def write_weights(shape: Mapping[str, Any], folder: Path) -> int:
+    """A checkpoint by seed, a tensor in memory at a time; bytes of weights."""
+    import numpy as np
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(**shape)
+    with torch.device("meta"):
+        shapes = {
+            name: tuple(each.shape) for name, each in LlamaForCausalLM(config).named_parameters()
+        }
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    total = 0
+    for name, each in shapes.items():
+        end = total + 4 * math.prod(each)
+        header[name] = {"dtype": "F32", "shape": list(each), "data_offsets": [total, end]}
+        total = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for number, (name, each) in enumerate(shapes.items()):
+            random = np.random.default_rng([_SEED, number])
+            values = random.standard_normal(each, np.float32) * np.float32(_STANDARD_DEVIATION)
+            values += 1.0 if "norm" in name else 0.0
+            values.tofile(file)
+    settings = config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(settings), "utf-8")
+    return total
+
+
+def measure(shape: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """Move the shape in a cold cache; the rows, and the most memory of a process."""
+    with tempfile.TemporaryDirectory(prefix="tapml-table-three-") as temporary:
+        folder = Path(temporary)
+        (folder / "model").mkdir()
+        nbytes = write_weights(shape, folder / "model")
+        ended = subprocess.run(
+            [
+                sys.executable, "-P", "-c", "from tapml.cli.start import main; exit(main())",
+                "offload", "--model", str(folder / "model"), "--target", target, "--session",
+                str(folder / "session"), "--context", str(CONTEXT), "--tokens", TOKENS,
+                "--new-tokens", str(NEW_TOKENS), "--strategy", "bisect", "--quiet",
+            ],
+            env=os.environ | {"TAPML_CACHE_DIR": str(folder / "cache")},
+            check=False,
+        )  # fmt: skip
+        report = json.loads((folder / "session" / "report.json").read_text("utf-8"))
+    return {
+        "shape": dict(shape),
+        "target": target,
+        "weights_gb": round(nbytes / 1e9, 3),
+        "peak_gb": _peak_gb(resource.RUSAGE_CHILDREN),
+        "load": round(os.getloadavg()[0], 1),
+        "operators": report["summary"]["operators"],
+        "moved": report["summary"]["moved"],
+        "rows": rows(report["phases"], report["summary"]["operators"]),
+        "exit_code": ended.returncode,
+    }
+
+
+def rows(phases: Sequence[Mapping[str, Any]], operators: int) -> list[dict[str, Any]]:
+    """The seven rows from the phases of a session's report, with shares of their sum."""
+    seconds: dict[str, float] = {}
+    for each in phases:
+        seconds[each["name"]] = seconds.get(each["name"], 0.0) + float(each["seconds"])
+    found = []
+    for step in TABLE:
+        took = sum(seconds.get(name, 0.0) for name in step.phases)
+        found.append((step, took / operators if step.name.endswith("each") else took))
+    total = sum(took for _, took in found)
+    paper = sum(step.paper for step in TABLE)
+    return [
+        {
+            "part": step.part,
+            "step": step.name,
+            "platform": step.where,
+            "seconds": round(took, 3),
+            "share": round(took / total, 4) if total else 0.0,
+            "paper_seconds": step.paper,
+            "paper_share": round(step.paper / paper, 4),
+            "once": step.once,
+        }
+        for step, took in found
+    ]
+
+
+def _peak_gb(who: int) -> float:
+    return round(resource.getrusage(who).ru_maxrss * 1024 / 1e9, 2)
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    shape = found["shape"]
+    yield (
+        f"hidden {shape['hidden_size']}, {shape['num_hidden_layers']} layers, vocabulary "
+        f"{shape['vocab_size']}: {found['weights_gb']} GB of weights in float32, "
+        f"at most {found['peak_gb']} GB in a process"
+    )
+    if "rows" not in found:
+        sites = ", ".join(f"{name} {each}" for name, each in found["sites"].items())
+        used = ", ".join(f"{name} {each}" for name, each in found["operators_of_entries"].items())
+        yield f"kernels (call sites): {sites}; the paper's {PAPER_KERNELS}"
+        yield (
+            f"operator functions: {found['operators']} ({used}), of {found['kinds']} names; the "
+            f"paper's types: {PAPER_TYPES}"
+        )
+        return
+    yield f"{found['moved']} of {found['operators']} operators moved; load {found['load']}"
+    yield "| | step | platform | share | seconds | the paper's share | seconds | O(1) |"
+    yield "|---" * 8 + "|"
+    for each in found["rows"]:
+        yield (
+            f"| {each['part']} | {each['step']} | {each['platform']} | {each['share']:.1%} | "
+            f"{each['seconds']} | {each['paper_share']:.1%} | {each['paper_seconds']} | "
+            f"{'yes' if each['once'] else 'no'} |"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

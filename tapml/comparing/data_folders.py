@@ -1,0 +1,98 @@
+"""Data sets on disk: a folder of arrays, or of images with their classes as subfolders."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tapml.backends.runner import Array
+from tapml_targets.errors import InputError, SetupError
+
+LARGEST_BYTES: Final = 8 << 30
+_ENDINGS: Final = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"))
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
+    """The arrays of a folder by name, and whether ``x`` holds images.
+
+    Either ``NAME.npy`` files, or images: ``x`` is then float32 [instances, height, width, channels]
+    from 0 to 1, one channel if all are grey, and ``y`` the place of an image's subfolder in the
+    order of their names. Images without subfolders have no ``y``.
+
+    Raises
+    ------
+    InputError
+        If the folder has neither, is too large, or its images differ in size or cannot be read.
+    SetupError
+        If there are images and no Pillow.
+    """
+    if arrays := sorted(folder.glob("*.npy")):
+        return {each.stem: _array(each) for each in arrays}, False
+    classes = sorted(each for each in folder.iterdir() if each.is_dir())
+    groups = [_images(each) for each in classes] or [_images(folder)]
+    files = [(file, label) for label, group in enumerate(groups) for file in group]
+    if not files:
+        raise InputError(
+            f"{folder} has no data; expected NAME.npy files, or images in subfolders by class"
+        )
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise SetupError("reading images needs Pillow: pip install pillow") from error
+    found: list[Array] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for file, _ in files:
+            found.append(_image(file, Image))
+            if found[-1].shape[:2] != found[0].shape[:2]:
+                raise InputError(
+                    f"{file} is {found[-1].shape[1]} x {found[-1].shape[0]}, and {files[0][0]} "
+                    f"{found[0].shape[1]} x {found[0].shape[0]}: make all images equally large"
+                )
+            if 4 * found[0].size * len(found) > LARGEST_BYTES:
+                raise InputError(f"the images of {folder} take more than {LARGEST_BYTES} bytes")
+    if any(each.shape[2] == 3 for each in found):
+        found = [np.broadcast_to(each, (*each.shape[:2], 3)) for each in found]
+    x = (np.stack(found) / np.float32(255)).astype(np.float32)
+    labels = {"y": np.array([label for _, label in files])} if classes else {}
+    return {"x": x, **labels}, True
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.suffix.lower() in _ENDINGS)
+
+
+def _image(file: Path, image: Any) -> Array:
+    """uint8 [height, width, 1 or 3]."""
+    try:
+        with image.open(file) as opened:
+            grey = opened.mode in {"1", "L"}
+            pixels = np.asarray(opened.convert("L" if grey else "RGB"))
+    except (OSError, ValueError, SyntaxError, Warning, image.DecompressionBombError) as error:
+        raise InputError(f"{file} is no image that can be read: {error}") from error
+    return pixels[..., None] if grey else pixels
+
+
+def _array(file: Path) -> Array:
+    try:
+        found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{file} is no .npy file of numbers ({error})") from error
+    if found.nbytes > LARGEST_BYTES:
+        raise InputError(f"{file} takes {found.nbytes} bytes; expected at most {LARGEST_BYTES}")
+    return found
+
+
+def fitted(images: Array, shape: tuple[int | None, ...]) -> Array:
+    """Images in the order of a model's axes: channels first if its shape says so.
+
+    Examples
+    --------
+    >>> fitted(np.zeros((5, 8, 9, 3)), (None, 3, 8, 9)).shape
+    (5, 3, 8, 9)
+    """
+    first = len(shape) == images.ndim and shape[1] == images.shape[-1] != shape[-1]
+    return np.moveaxis(images, -1, 1) if first else images

@@ -1,0 +1,80 @@
+"""Environments with other versions of a library, made by pip from wheels in a folder."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tapml.isolate import kept_environments
+from tapml.isolate.kept_environments import kept_environment
+from tapml_targets.errors import SetupError
+from tests.isolate.wheels import write_wheel
+
+
+@pytest.fixture(autouse=True)
+def _wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two versions of a library, and a cache of one's own."""
+    for version in ("1.0", "1.1"):
+        write_wheel(tmp_path / "wheels", "tinylib", version, {"tinylib.py": f"NOW = {version!r}\n"})
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+
+
+def version_in(python: Path) -> str:
+    command = [str(python), "-c", "import tinylib; print(tinylib.NOW)"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def test_two_versions_are_two_environments_that_are_made_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    found = []
+    for version in ("1.0", "1.1"):
+        with kept_environment([f"tinylib=={version}"], said=said.append) as python:
+            found.append((python, version_in(python)))
+    assert [version for _, version in found] == ["1.0", "1.1"]
+    assert any("tinylib" in line for line in said)
+    (tmp_path / "wheels" / "tinylib-1.0-py3-none-any.whl").unlink()
+    said.clear()
+    with kept_environment(["tinylib==1.0"], said=said.append) as python:
+        assert (python, version_in(python)) == found[0]
+    assert said == []
+
+
+def test_what_was_left_half_made_is_made_again_and_the_oldest_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept_environment(["tinylib==1.0"]) as python:
+        folder = python.parent.parent
+    (folder / "tapml-environment.json").unlink()
+    (folder / "bin" / "python").unlink()
+    with kept_environment(["tinylib==1.0"]) as python:
+        assert version_in(python) == "1.0"
+    monkeypatch.setattr(kept_environments, "LARGEST_BYTES", 0)
+    # One that is in use stays.
+    with kept_environment(["tinylib==1.0"]) as python, kept_environment(["tinylib==1.1"]):
+        assert version_in(python) == "1.0"
+    with kept_environment(["tinylib"]):
+        assert not folder.exists()
+
+
+def test_a_version_that_pip_cannot_get_names_those_there_are(tmp_path: Path) -> None:
+    with (
+        pytest.raises(
+            SetupError, match=r"from versions: 1\.0, 1\.1.*Choose a version that pip has"
+        ),
+        kept_environment(["tinylib==7.*"]),
+    ):
+        pass
+    assert list((tmp_path / "cache" / "environments").glob("*/")) == []
+
+
+def test_pip_is_stopped_at_the_deadline() -> None:
+    with (
+        pytest.raises(SetupError, match=r"did not install tinylib within 0\.01 s"),
+        kept_environment(["tinylib"], deadline_seconds=0.01),
+    ):
+        pass
