@@ -28,6 +28,7 @@ PARTS: Final = (
     "decode",
     "webgpu",
     "watch",
+    "compare",
     "carve",
     "replay",
     "oracle",

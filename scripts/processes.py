@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,3 +45,13 @@ def processor_ticks(pid: int) -> int:
     """
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+def children_processor_seconds() -> float:
+    """Processor time of this process's descendants, those that they have waited for included."""
+    ticks = 0
+    for pid in family(os.getpid())[1:]:
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -22,7 +22,7 @@ from typing import Final
 import zmq
 
 from tapml_rpc import device_loop, wire
-from tapml_rpc.announcement import announce
+from tapml_rpc.announcement import announce, keep_output
 from tapml_rpc.bounds import Bounds
 from tapml_rpc.control_loop import ControlLoop
 from tapml_rpc.libraries import LibraryStore
@@ -160,8 +160,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Entry point of ``python -m tapml_rpc.server``."""
     parser = argparse.ArgumentParser(prog="tapml_rpc.server", description=__doc__)
     add_arguments(parser)
+    options = parser.parse_args(arguments)
+    keep_output()
     try:
-        return serve(options_from(parser.parse_args(arguments)))
+        return serve(options_from(options))
     except TapmlError as error:
         print(f"tapml_rpc.server: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -192,4 +192,5 @@ def _check_platform(platform: str, checker: Checker) -> None:
 def simulator_of(checker: Checker) -> str:
     """Name and version of the simulator."""
     device = checker.session.device
-    return f"{device.name} ({device.driver_version.partition(';')[0]})"
+    name = f"{checker.tool.NAME} on {device.name}" if checker.tool.ON_DEVICES else device.name
+    return f"{name} ({device.driver_version.partition(';')[0]})"

@@ -81,7 +81,7 @@ def run_checked(
         If the simulator's process cannot be restarted.
     """
     run = _run(operator, test, library, checker)
-    if run.reason and run.gave_up:
+    if run.reason and run.gave_up and checker.tool.UNOPTIMISED:
         return _run(operator, test, _unoptimised(library, checker.tool.UNOPTIMISED), checker)
     return run
 

@@ -43,12 +43,20 @@ class Checker:
     `session` is the device; :meth:`renew` replaces it. `tool` is the platform's ``checker.py``.
     """
 
-    def __init__(self, platform: str, library: Path, folder: Path, command_seconds: float) -> None:
+    def __init__(
+        self,
+        platform: str,
+        library: Path,
+        folder: Path,
+        command_seconds: float,
+        device: int | None = None,
+    ) -> None:
         self.platform = platform
         self.tool: PlatformChecker = checker_of(platform)
         self._library = library
         self._folder = folder
         self._command_seconds = command_seconds
+        self._device = device if self.tool.ON_DEVICES else None
         self._lives = 0
         self._spec = ""
         self._start()
@@ -138,6 +146,8 @@ class Checker:
                 f"{problem or (answer or {}).get('problem')}"
             )
         for device in answer["devices"]:
+            if self._device not in (None, device["index"]):
+                continue
             if device.get("device_type") == "checker":
                 return f"{self.platform}:{device['index']}"
         raise SetupError(
@@ -146,7 +156,9 @@ class Checker:
 
 
 @contextmanager
-def open_checker(platform: str, *, command_seconds: float = COMMAND_SECONDS) -> Iterator[Checker]:
+def open_checker(
+    platform: str, *, command_seconds: float = COMMAND_SECONDS, device: int | None = None
+) -> Iterator[Checker]:
     """Start a platform's checker in a separate process, which ends with the block.
 
     Parameters
@@ -155,6 +167,9 @@ def open_checker(platform: str, *, command_seconds: float = COMMAND_SECONDS) -> 
         Whose kernels are checked.
     command_seconds
         Time limit for simulating one kernel, after which the process is killed.
+    device
+        Index of the device to check on, where the checker works on the platform's own; None for
+        the first.
 
     Raises
     ------
@@ -166,7 +181,7 @@ def open_checker(platform: str, *, command_seconds: float = COMMAND_SECONDS) -> 
     library = checker_of(platform).find_checker()
     folder = Path(tempfile.mkdtemp(prefix="tapml-check-"))
     try:
-        checker = Checker(platform, library, folder, command_seconds)
+        checker = Checker(platform, library, folder, command_seconds, device)
         try:
             yield checker
         finally:

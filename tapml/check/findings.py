@@ -57,7 +57,8 @@ class SourcePlace:
         does = {"read": "reads", "write": "writes", "barrier": "waits"}.get(self.access, "is")
         who = f"work-item {self.work_item}" if self.work_item else "a work-item"
         group = f" of group {self.group}" if self.group else ""
-        return f"{who}{group} {does} at line {self.line}, column {self.column}:"
+        column = f", column {self.column}" if self.column else ""
+        return f"{who}{group} {does} at line {self.line}{column}:"
 
 
 @dataclass(frozen=True)

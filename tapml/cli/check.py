@@ -72,8 +72,8 @@ def _check_suite(arguments: argparse.Namespace) -> CheckReport:
         from tapml_targets.ranking import parse_device
         from tapml_targets.target import Target
 
-        platform = parse_device(arguments.device or DEFAULT_PLATFORM)[0]
-        with Compiler() as compiler, open_checker(platform) as checker:
+        platform, index = parse_device(arguments.device or DEFAULT_PLATFORM)
+        with Compiler() as compiler, open_checker(platform, device=index) as checker:
             limits = _limits_of(arguments.device, checker)
             return replay_checked(
                 suite,

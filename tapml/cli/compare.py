@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from tapml.cli.model_arguments import number, seconds
 if TYPE_CHECKING:
     from tapml.comparing.baseline import Baseline
     from tapml.comparing.result import Comparison
+    from tapml.comparing.verdicts import Thresholds
 
 _EPILOG: Final = """\
 examples:
@@ -22,6 +24,8 @@ examples:
   tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --baseline ok.json
+  tapml compare --calibrate results/ --write-thresholds own.json
+  tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --thresholds own.json
   tapml compare --list                                  the backends, and what each needs
 
 The data is an .npz file: arrays named as the model's inputs, or x, and labels in y. Labels are
@@ -59,35 +63,7 @@ def add_parser(subparsers: Any) -> None:
     gate.add_argument(
         "--write-baseline", type=Path, metavar="FILE", help="accept what is found: write that file"
     )
-    parser.add_argument(
-        "--class-distance",
-        type=number("a number from 1 to 16", float, 1.0, 16.0),
-        default=8.0,
-        metavar="T_C",
-        help="least D_CLASS of an instance that triggers (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--mad-distance",
-        type=number("a number from 0 to 1", float, 0.0, 1.0),
-        default=0.2,
-        metavar="T_M",
-        help="least D_MAD of an instance that triggers (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--relative",
-        type=number("a number from 0 to 1", float, 0.0, 1.0),
-        default=1e-3,
-        metavar="SHARE",
-        help="least deviation of an element that triggers, as a share of the output's scale "
-        "(default: %(default)g)",
-    )
-    parser.add_argument(
-        "--share",
-        type=number("a percentage from 0 to 100", float, 0.0, 100.0),
-        default=0.0,
-        metavar="PERCENT",
-        help="instances that must trigger before a pair is inconsistent (default: any)",
-    )
+    _add_thresholds(parser)
     parser.add_argument(
         "--deadline",
         type=seconds,
@@ -101,24 +77,84 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _add_thresholds(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("when an instance triggers")
+    group.add_argument(
+        "--thresholds", type=Path, metavar="FILE", help="what --write-thresholds wrote"
+    )
+    group.add_argument(
+        "--class-distance",
+        type=number("a number from 1 to 16", float, 1.0, 16.0),
+        metavar="T_C",
+        help="least D_CLASS of an instance that triggers (default: 8)",
+    )
+    group.add_argument(
+        "--top-k",
+        type=number("a whole number from 1 to 5", int, 1, 5),
+        metavar="K",
+        help="ranks that count for D_CLASS (default: 5)",
+    )
+    group.add_argument(
+        "--mad-distance",
+        type=number("a number from 0 to 1", float, 0.0, 1.0),
+        metavar="T_M",
+        help="least D_MAD of an instance that triggers (default: 0.2)",
+    )
+    group.add_argument(
+        "--relative",
+        type=number("a number from 0 to 1", float, 0.0, 1.0),
+        metavar="SHARE",
+        help="least deviation of an element that triggers, as a share of the output's scale "
+        "(default: 0.001)",
+    )
+    group.add_argument(
+        "--share",
+        type=number("a percentage from 0 to 100", float, 0.0, 100.0),
+        metavar="PERCENT",
+        help="instances that must trigger before a pair is inconsistent (default: any)",
+    )
+    group.add_argument(
+        "--calibrate", type=Path, nargs="+", metavar="RESULT",
+        help="choose thresholds by cross-validation over models that were compared: result.json "
+        "files, or folders with them",
+    )  # fmt: skip
+    group.add_argument(
+        "--write-thresholds", type=Path, metavar="FILE", help="keep what --calibrate chose"
+    )
+
+
+def _limits(arguments: argparse.Namespace) -> Thresholds:
+    """The file's thresholds, or the defaults; what is given beside them counts."""
+    from tapml.comparing.verdicts import Thresholds
+
+    limits = Thresholds()
+    if arguments.thresholds is not None:
+        from tapml.comparing.calibration import read_thresholds
+
+        limits = read_thresholds(arguments.thresholds)
+    given = {
+        "class_distance": arguments.class_distance,
+        "top_k": arguments.top_k,
+        "mad_distance": arguments.mad_distance,
+        "relative": arguments.relative,
+        "share": None if arguments.share is None else arguments.share / 100,
+    }
+    return replace(limits, **{name: each for name, each in given.items() if each is not None})
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Compare; 0 if all pairs agree."""
     if arguments.list:
         return _list(arguments.json)
+    if arguments.calibrate is not None:
+        return _calibrate(arguments)
     from tapml_targets.errors import InputError
 
     if arguments.model is None or arguments.data is None:
         raise InputError("expected a model and --data; see `tapml compare --help`")
     from tapml.cli.progress import watch
     from tapml.comparing.run import compare
-    from tapml.comparing.verdicts import Thresholds
 
-    limits = Thresholds(
-        class_distance=arguments.class_distance,
-        mad_distance=arguments.mad_distance,
-        relative=arguments.relative,
-        share=arguments.share / 100,
-    )
     accepted = None
     if arguments.baseline is not None:
         from tapml.comparing.baseline import read_baseline
@@ -130,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.model,
             names,
             arguments.data,
-            limits=limits,
+            limits=_limits(arguments),
             deadline_seconds=arguments.deadline,
             watcher=watcher,
         )
@@ -196,6 +232,48 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
     console.print(table)
     if folder is not None:
         console.print(Text(f"maps: {folder / 'report.html'}"), soft_wrap=True)
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    from tapml.comparing.calibration import calibrate, read_results, write_thresholds
+
+    found = calibrate(list(read_results(arguments.calibrate)))
+    if arguments.write_thresholds is not None:
+        write_thresholds(found, arguments.write_thresholds)
+    if arguments.json:
+        print(json.dumps(msgspec.to_builtins(found), indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("tier", "setting", "found", "false", "held-out found", "held-out false", "folds"):
+        table.add_column(title)
+    for name, tier in found.tiers.items():
+        if name == "published":
+            continue
+        folds = tier["folds"]
+        found_held, faulty, false, clean = (
+            sum(each[key] for each in folds) for key in ("found", "faulty", "false", "clean")
+        )
+        table.add_row(
+            name,
+            " ".join(f"{each:g}" for each in tier["setting"]),
+            f"{tier['found']} of {tier['faulty']}",
+            f"{tier['false']} of {tier['clean']}",
+            f"{found_held} of {faulty}",
+            f"{false} of {clean}",
+            "; ".join(" ".join(f"{each:g}" for each in fold["setting"]) for fold in folds),
+        )
+    console = Console(highlight=False, emoji=False)
+    console.print(table)
+    console.print(
+        f"p = {found.share:.1%}; the accuracy baseline misses "
+        f"{found.tiers['accuracy']['missed']} faulty pairs that D_CLASS finds"
+    )
+    return 0
 
 
 def _list(as_json: bool) -> int:

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.cli.distributed_fuzz import add_fuzz
 from tapml.cli.model_arguments import number, positive
+from tapml.cli.setting_arguments import assigned, listed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,6 +32,7 @@ examples:
   tapml distributed check train.py                       DDP and FSDP2 on 1, 2 and 4 ranks
   tapml distributed check train.py --world 1,2 --engine ddp --json
   tapml distributed check train.py --engine torchrec --set sharding=RW,CW
+  tapml distributed fuzz found --engine fsdp2            generated models in place of a job
   tapml distributed engines                              what can be checked here
   tapml distributed settings --published                 the paper's settings, one by one
 
@@ -82,20 +85,20 @@ def add_parser(subparsers: Any) -> None:
     check.add_argument("job", type=Path, metavar="JOB.py", help="the job")
     check.add_argument(
         "--world",
-        type=_listed("a list of numbers of ranks such as 1,2,4", positive),
+        type=listed("a list of numbers of ranks such as 1,2,4", positive),
         metavar="N,...",
         help="numbers of ranks (default: the job's WORLDS, else 1,2,4)",
     )
     check.add_argument(
         "--engine",
-        type=_listed("a list of engines such as ddp,fsdp2", str),
+        type=listed("a list of engines such as ddp,fsdp2", str),
         metavar="NAME,...",
         help="ways to distribute (default: own if the job defines distribute, else ddp,fsdp2)",
     )
     check.add_argument(
         "--set",
         action="append",
-        type=_assigned,
+        type=assigned,
         default=[],
         metavar="NAME=VALUE,...",
         help="values of an engine's own parameter (default: all that can run here)",
@@ -120,6 +123,7 @@ def add_parser(subparsers: Any) -> None:
     check.add_argument("--explain", action="store_true", help="list every wrong tensor")
     check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(run=run_check)
+    add_fuzz(commands)
     engines: argparse.ArgumentParser = commands.add_parser(
         "engines",
         help="list the engines",
@@ -138,14 +142,14 @@ def add_parser(subparsers: Any) -> None:
     )
     settings.add_argument(
         "--engine",
-        type=_listed("a list of engines such as ddp,torchrec", str),
+        type=listed("a list of engines such as ddp,torchrec", str),
         metavar="NAME,...",
         help="engines (default: all)",
     )
     settings.add_argument(
         "--set",
         action="append",
-        type=_assigned,
+        type=assigned,
         default=[],
         metavar="NAME=VALUE,...",
         help="values of an engine's own parameter (default: all)",
@@ -210,26 +214,6 @@ def run_settings(arguments: argparse.Namespace) -> int:
         return audit_settings(
             arguments.engine, asked, arguments.audit, watcher, as_json=arguments.json
         )
-
-
-def _assigned(text: str) -> tuple[str, list[str]]:
-    name, equals, values = text.partition("=")
-    words = [word.strip() for word in values.split(",")]
-    if not name or not equals or not all(words):
-        raise argparse.ArgumentTypeError(
-            f"expected NAME=VALUE,... such as kernel=fused, got {text!r}"
-        )
-    return name.strip(), words
-
-
-def _listed(expected: str, read: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    def parse(text: str) -> list[Any]:
-        words = [word.strip() for word in text.split(",")]
-        if not all(words):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
-        return [read(word) for word in words]
-
-    return parse
 
 
 @contextmanager

@@ -135,6 +135,7 @@ def number(expected: str, kind: type[N], low: float, high: float) -> Callable[[s
 
 
 positive = number("a whole number of at least 1", int, 1, 1 << 31)
+times = number("a number above 0", float, 1e-9, 1e9)
 seconds = number("seconds above 0", float, 1e-6, 1e6)
 
 

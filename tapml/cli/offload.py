@@ -16,6 +16,7 @@ from tapml.cli.model_arguments import (
     byte_size,
     given_settings,
     positive,
+    times,
     writable_folder,
 )
 from tapml.cli.next_step import next_step, resume_command
@@ -92,6 +93,13 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         metavar="PATTERN",
         help="move these operators and leave all others on the source; may be given several times",
+    )
+    group.add_argument(
+        "--max-slowdown",
+        type=times,
+        metavar="X",
+        help="an operator whose kernels take more than X times the reference's time fails "
+        "(default: no bound)",
     )
     group.add_argument(
         "--strategy",
@@ -235,6 +243,7 @@ def run(arguments: argparse.Namespace) -> int:
         memory_bytes=arguments.device_memory,
         limits=arguments.limits,
         workers=arguments.workers,
+        max_slowdown=arguments.max_slowdown,
         policy=None if arguments.policy is None else policy_of(arguments.policy),
     )
     try:
@@ -262,6 +271,8 @@ def _again(arguments: argparse.Namespace) -> str:
     for name in ("strategy", "order"):
         if getattr(arguments, name) != _DEFAULTS[name]:
             words += [f"--{name}", getattr(arguments, name)]
+    if arguments.max_slowdown:
+        words += ["--max-slowdown", f"{arguments.max_slowdown:g}"]
     if arguments.device_memory:
         words += ["--device-memory", str(arguments.device_memory)]
     return shlex.join(words)

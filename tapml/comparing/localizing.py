@@ -20,6 +20,7 @@ from tapml.comparing.result import PairResult
 from tapml_targets.errors import InputError
 
 _MOST_REPLAYS: Final = 64
+_DRAWING: Final = ("Bernoulli", "Multinomial")
 _Hidden = Mapping[str, list[Array]]
 
 
@@ -66,7 +67,7 @@ class Localizer:
         unstable = tuple(
             node.name
             for node in nodes
-            if any(_is_unstable(runs, node.name) for runs in states.values())
+            if _draws(node) or any(_is_unstable(runs, node.name) for runs in states.values())
         )
         graph = tuple(deviations(nodes, states[first][0], states[second][0]))
         pair = replace(pair, graph=graph, unstable=unstable)
@@ -105,13 +106,16 @@ class Localizer:
             return PairResult(backends, "unsupported", reason)
         pair = PairResult(backends, kinds[0], reason)
         if len(broken) == 2:
+            nodes = [self._first_failing(name) for name in broken]
+            if nodes[0] is None or nodes[1] is None or nodes[0].name != nodes[1].name:
+                return pair
+        else:
+            pair = replace(pair, blamed=broken[0])
+            (healthy,) = set(backends) - {broken[0]}
+            nodes = [self._failing_node(broken[0], healthy)]
+        if nodes[0] is None:
             return pair
-        pair = replace(pair, blamed=broken[0])
-        (healthy,) = set(backends) - {broken[0]}
-        node = self._failing_node(broken[0], healthy)
-        if node is None:
-            return pair
-        return replace(pair, layer=node.name, layer_kind=node.kind, guilty=(node.name,))
+        return replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
 
     def _states(self, name: str, instance: int) -> tuple[_Hidden, ...]:
         key = name, instance
@@ -185,22 +189,53 @@ class Localizer:
             )
         return replace(pair, reason=f"{pair.reason}; no layer differs on equal inputs")
 
+    def _first_failing(self, broken: str) -> Node | None:
+        """The first node that fails where every node reads what this backend made before it."""
+        values: dict[tuple[str, int], Array] = {
+            (name, 0): each for name, each in self._row(0).items()
+        }
+        for node in self._processes[broken].nodes:
+            if any(each not in values for each in node.sources):
+                return None
+            try:
+                given = [values[each] for each in node.sources]
+                made = self._processes[broken].replay(node.name, given)
+            except BackendFailedError as error:
+                return None if error.failure.kind == "unsupported" else node
+            values |= {(node.name, place): each for place, each in enumerate(made)}
+        return None
+
     def _failing_node(self, broken: str, healthy: str) -> Node | None:
-        """The first node that fails alone on the values of a healthy backend."""
+        """The node that fails alone on the values of a healthy backend.
+
+        The first that fails at the same place as the whole model; else the first that fails; else
+        the first whose result differs, as it is what a later one could not take.
+        """
         if healthy in self._failures or not self._processes[broken].inputs:
             return None
+        first = wrong = None
+        states = self._states(healthy, 0)[0]
         for node in self._processes[healthy].nodes:
             values = self._sources(node, healthy, 0)
             if values is None:
                 continue
             try:
-                self._processes[broken].replay(node.name, values)
+                made = self._processes[broken].replay(node.name, values)
+                if wrong is None and is_beyond_rounding(states.get(node.name, made), made):
+                    wrong = node
             except BackendFailedError as error:
-                if error.failure.kind != "unsupported":
+                if error.failure.place == self._failures[broken].place:
                     return node
+                if error.failure.kind != "unsupported":
+                    first = first or node
             except InputError:
                 continue
-        return None
+        return first or wrong
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node makes random numbers: with one seed, two libraries still draw others."""
+    return node.kind.startswith("Random") or node.kind in _DRAWING
 
 
 def _is_unstable(runs: tuple[_Hidden, ...], node: str) -> bool:

@@ -7,6 +7,7 @@ the other way looks to them like a fault.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,13 @@ from tapml.backends.runner import Array
 TOP_K: Final = 5
 CLASS_BINS: Final = ("16", "15-8", "7-4", "3-2", "1", "0")
 MAD_BINS: Final = ("0-0.2", "0.2-0.4", "0.4-0.6", "0.6-0.8", "0.8-1")
+TOP_KS: Final = (1, 2, 3, 4, 5)
+CLASS_STEPS: Final = tuple(map(float, range(1, 17)))
+"""What T_C may be."""
+MAD_STEPS: Final = tuple(round(0.05 * each, 2) for each in range(1, 21))
+"""What T_M may be."""
+RELATIVE_STEPS: Final = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+"""What the elementwise threshold may be."""
 _FLOOR: Final = 1e-30
 
 Floats = NDArray[np.float64]
@@ -46,11 +54,16 @@ def class_distance(first: Array, second: Array, labels: Array, top_k: int = TOP_
     >>> class_distance(first, second, np.array([0]))
     array([8.])
     """
-    scores = []
-    for outputs in (first, second):
-        rank = ranks(outputs, labels)
-        scores.append(np.where(rank <= top_k, 2.0 ** (top_k - np.minimum(rank, top_k)), 0.0))
-    return np.asarray(np.abs(scores[0] - scores[1]))
+    return rank_distance(ranks(first, labels), ranks(second, labels), top_k)
+
+
+def rank_distance(first: Integers, second: Integers, top_k: int = TOP_K) -> Floats:
+    """D_CLASS of the labels' ranks, see :func:`class_distance`."""
+    one, other = (
+        np.where(each <= top_k, 2.0 ** (top_k - np.minimum(each, top_k)), 0.0)
+        for each in (first, second)
+    )
+    return np.asarray(np.abs(one - other))
 
 
 def mad_distance(first: Array, second: Array, truth: Array) -> Floats:
@@ -102,9 +115,20 @@ def one_hot(labels: Array, classes: int) -> Floats:
     return np.asarray(np.eye(classes)[labels.astype(np.int64)])
 
 
-def accuracy(outputs: Array, labels: Array, top_k: int) -> float:
+def accuracy(ranks_of_labels: Integers, top_k: int) -> float:
     """The share of instances whose label is among the first `top_k`: the paper's baseline."""
-    return float(np.mean(ranks(outputs, labels) <= top_k))
+    return float(np.mean(ranks_of_labels <= top_k))
+
+
+def counts_above(distances: Floats, steps: Sequence[float]) -> list[int]:
+    """The number of instances at or above each step.
+
+    Examples
+    --------
+    >>> counts_above(np.array([0.0, 8.0, 16.0]), [1.0, 8.0, 16.0])
+    [2, 2, 1]
+    """
+    return [int(np.count_nonzero(distances >= each)) for each in steps]
 
 
 def class_pattern(distances: Floats) -> dict[str, int]:

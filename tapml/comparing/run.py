@@ -33,6 +33,7 @@ def compare(
     *,
     limits: Thresholds | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
+    pool: Pool | None = None,
     watcher: Watcher = ignore,
 ) -> Comparison:
     """Run a model on several backends, compare all pairs, and find the layer where each parts.
@@ -50,6 +51,9 @@ def compare(
         Thresholds; default: the paper's, and 1e-3 for a single element.
     deadline_seconds
         Time limit of every call of a backend; a longer one hangs.
+    pool
+        A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
+        import the backends' libraries once. Default: one for this call.
     watcher
         Receives the progress.
 
@@ -65,13 +69,7 @@ def compare(
     data = _data(data)
     phases = Phases(watcher)
     with ExitStack() as stack:
-        pool = stack.enter_context(Pool(JOBS))
-        processes = {
-            each.text: stack.enter_context(
-                BackendProcess(each, path.resolve(), pool, _environment(each), deadline_seconds)
-            )
-            for each in chosen
-        }
+        processes = _processes(chosen, path.resolve(), pool, deadline_seconds, stack)
         outputs, inputs, failures = _extract(processes, data, phases)
         localizer = Localizer(processes, inputs, data, failures)
         pairs = []
@@ -162,9 +160,33 @@ def _wanted(form: str) -> str:
     return f"a {form} file" if form.startswith(".") else f"a folder with {form}"
 
 
-def _environment(backend: Backend) -> Environment:
+def _processes(
+    chosen: Sequence[Backend],
+    model: Path,
+    shared: Pool | None,
+    deadline_seconds: float,
+    stack: ExitStack,
+) -> dict[str, BackendProcess]:
+    pool = shared or stack.enter_context(Pool(JOBS))
+    return {
+        each.text: stack.enter_context(
+            BackendProcess(
+                each, model, pool, environment_of(each, preload=shared is not None),
+                deadline_seconds,
+            )
+        )
+        for each in chosen
+    }  # fmt: skip
+
+
+def environment_of(backend: Backend, *, preload: bool = False) -> Environment:
+    """Where a backend's processes run; `preload`: its libraries are imported once for all."""
     description = backend.description
-    return Environment(variables=description.variables, without=description.without)
+    return Environment(
+        variables=description.variables,
+        without=description.without,
+        preload=tuple(description.packages) if preload else (),
+    )
 
 
 def _data(data: str | Path | Data | Mapping[str, Any]) -> Data:

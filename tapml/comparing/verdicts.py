@@ -64,7 +64,9 @@ class OutputVerdict:
     worst
         The most inconsistent instance.
     metrics
-        Plain data; names as in the paper.
+        Plain data; names as in the paper. ``counts`` are what other thresholds would find, see
+        :mod:`tapml.comparing.calibration`: instances at or above each step, ties left out; for
+        D_CLASS by k. ``accuracy`` is that of both backends for k from 1 to 5.
     """
 
     status: str
@@ -139,7 +141,8 @@ def judge(
     elementwise = relative >= limits.relative
     found: dict[str, Any] = {
         "instances": count,
-        "elementwise": _tier(elementwise, limits.relative, float(relative.max())),
+        "elementwise": _tier(elementwise, limits.relative, float(relative.max()))
+        | {"counts": metrics.counts_above(relative, metrics.RELATIVE_STEPS)},
     }
     triggers, order = elementwise, [relative]
     one, other = pairs[0]
@@ -151,15 +154,22 @@ def judge(
         target = truth.labels
         if truth.task == "classification":
             one, other = _classes(one), _classes(other)
-            distance = metrics.class_distance(one, other, truth.labels, limits.top_k)
+            placed = metrics.ranks(one, truth.labels), metrics.ranks(other, truth.labels)
+            distance = metrics.rank_distance(*placed, top_k=limits.top_k)
+            apart = relative >= TIE
             published = distance >= limits.class_distance
             found["D_CLASS"] = _tier(published, limits.class_distance, float(distance.max())) | {
                 "pattern": metrics.class_pattern(distance),
                 "k": limits.top_k,
                 "ties": int((published & (relative < TIE)).sum()),
+                "counts": [
+                    metrics.counts_above(
+                        metrics.rank_distance(*placed, top_k=k)[apart], metrics.CLASS_STEPS
+                    )
+                    for k in metrics.TOP_KS
+                ],
                 "accuracy": [
-                    [metrics.accuracy(each, truth.labels, k) for k in (1, limits.top_k)]
-                    for each in (one, other)
+                    [metrics.accuracy(each, k) for k in metrics.TOP_KS] for each in placed
                 ],
             }
             triggers = triggers | (published & (relative >= TIE))
@@ -169,6 +179,7 @@ def judge(
         published = mad >= limits.mad_distance
         found["D_MAD"] = _tier(published, limits.mad_distance, float(mad.max())) | {
             "pattern": metrics.mad_pattern(mad),
+            "counts": metrics.counts_above(np.where(relative >= TIE, mad, 0.0), metrics.MAD_STEPS),
             "ties": int((published & (relative < TIE)).sum()),
         }
         triggers = triggers | (published & (relative >= TIE))

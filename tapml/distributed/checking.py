@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
 from tapml.distributed.plan import USUAL, Plan
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
 from tapml.distributed.runner import PREPARE, READY, RUN, SLICES, Pair, Runner
-from tapml.distributed.settings_space import check_options, settings_of
+from tapml.distributed.settings_space import candidates_here, check_options, settings_of
 from tapml.distributed.triggers import with_triggers
 from tapml.isolate.death import ChildDiedError, GroupDiedError
 from tapml.isolate.environment import Environment
@@ -156,7 +157,9 @@ def check(
         ]
         kept = Kept(
             journal,
-            versions | {"plan": digest_of(plan), "deadline": f"{deadline_seconds:g}"},
+            versions
+            | _library_versions(engine for _, engine in chosen)
+            | {"plan": digest_of(plan), "deadline": f"{deadline_seconds:g}"},
         )
         earlier = {setting.name: kept.result(setting) for setting, _ in chosen}
         told = kept.one_device()
@@ -193,9 +196,10 @@ def check(
     )
 
 
-def open_pool() -> Pool:
-    """A pool for several checks, a context manager; importing PyTorch takes seconds."""
-    return Pool([PREPARE, READY, RUN, SLICES], environment=_environment())
+def open_pool(engines: Iterable[str] = ()) -> Pool:
+    """A pool for several checks, a context manager; importing PyTorch and engines takes seconds."""
+    names = [name for name in engines if candidates_here(find_engine(name))]
+    return Pool([PREPARE, READY, RUN, SLICES], environment=_environment((*USUAL, *names)))
 
 
 def _reference(runner: Runner) -> OneDevice:
@@ -255,6 +259,16 @@ def _result(
     if told.outcome is None:
         return comparison.result(setting, engine)
     return RunResult(setting=setting, outcome=told.outcome, reason=told.reason)
+
+
+def _library_versions(engines: Iterable[Engine]) -> dict[str, str]:
+    """Versions of what the engines import besides torch, by package."""
+    roots = {each.partition(".")[0] for engine in engines for each in engine.settings.PRELOAD}
+    if not roots - {"torch"}:
+        return {}
+    providers = packages_distributions()
+    names = {name for root in roots - {"torch"} for name in providers.get(root, ())}
+    return {name: package_version(name) or "" for name in sorted(names)}
 
 
 def _environment_of(pool: Pool, plan: Plan, names: Iterable[str]) -> Environment:

@@ -14,6 +14,7 @@ from tapml.distributed.engine import Engine
 from tapml.distributed.explaining import APART, explain
 from tapml.distributed.judging import FLOAT32, Judgement, judge, published_verdict, worst_place
 from tapml.distributed.mistakes import Mistake
+from tapml.distributed.rates import class_of, rates_of_change
 from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation, Outcome, RunResult, Setting
 from tapml.distributed.runner import Pair, Runner
 from tapml.isolate.death import GroupDiedError
@@ -83,6 +84,7 @@ class Comparison:
             )
         mistake, triggers = self._explained(setting, engine, pair, judgement, precision)
         one, run = reference.of(precision), pair.of(precision)
+        layer, rate = self._largest_rate(setting, engine)
         return msgspec.structs.replace(
             common,
             outcome=Outcome.INCONSISTENT,
@@ -96,7 +98,22 @@ class Comparison:
             triggers=triggers,
             deviations=judgement.deviations[:_DEVIATIONS_KEPT],
             wrong=dict(Counter(each.phase for each in judgement.deviations)),
+            layer=class_of(first.tensor, runner.plan.modules),
+            published_layer=layer,
+            published_rate=rate,
         )
+
+    def _largest_rate(self, setting: Setting, engine: Engine) -> tuple[str, float | None]:
+        """The class of the layer with the largest rate of change, and the rate."""
+        try:
+            reference, run = self.runner.hidden_states(engine, setting)
+        except GroupDiedError:
+            return "", None  # It does not run alike twice.
+        found = rates_of_change(reference, run, self.runner.tensors)
+        if not found:
+            return "", None
+        name = max(found, key=lambda each: found[each])
+        return class_of(name, self.runner.plan.modules), found[name]
 
     def _explained(
         self, setting: Setting, engine: Engine, pair: Pair, judgement: Judgement, precision: str
@@ -116,12 +133,13 @@ class Comparison:
                 off, pair = kinds, quiet
 
             def slices_of(step: int, weights: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-                return runner.slices(world, step, weights, precision, off)
+                return runner.slices(engine, world, step, weights, precision, off)
 
             reference = runner.reference(off).of(precision)
             run = pair.of(precision)
+            plan = runner.plan.given_to(engine)
             return explain(
-                judgement, reference, run, runner.tensors, runner.plan, precision, slices_of
+                judgement, reference, run, runner.tensors, plan, precision, slices_of
             ), ()
         except GroupDiedError:
             return None, ()  # The step does not run so.

@@ -78,6 +78,8 @@ class EngineSettings(Protocol):
         What it distributes with, for the user.
     PRELOAD
         Modules that its ranks import.
+    SPLITS
+        Whether each rank gets its own samples; else all get the whole batch.
     FLOAT64
         Whether it runs in float64.
     OPTIONS
@@ -88,6 +90,7 @@ class EngineSettings(Protocol):
 
     TITLE: str
     PRELOAD: tuple[str, ...]
+    SPLITS: bool
     FLOAT64: bool
     OPTIONS: Mapping[str, tuple[str, ...]]
     RULES: tuple[Rule, ...]
@@ -127,7 +130,9 @@ class EngineRanks(Protocol):
     """The module ``ranks`` of an engine.
 
     It may also have ``held(model) -> tuple[frozenset[str], list[Held]]``: the names of all
-    parameters that the library keeps in its own way, and this rank's shards of them.
+    parameters that the library keeps in its own way, and this rank's shards of them. It may have
+    ``shard_optimizer(optimizer, model) -> tuple[Any, Any]``: what steps in place of the job's
+    optimizer, and what holds its state.
     """
 
     def distribute(

@@ -29,7 +29,7 @@ from tapml.verdicts.metrics import measure
 INPUT: Final = "(input)"
 # Rounding errors of the phase's largest tensor that a small tensor may have.
 _ROUNDINGS: Final = 64
-_ALIGNED: Final = ("forward", "prediction")
+_ALIGNED: Final = ("forward", "prediction", "hidden")
 
 
 @dataclass(frozen=True)
@@ -301,6 +301,23 @@ def published_verdict(reference: Run, run: Run, tensors: Tensors) -> str | None:
     if not verdicts:
         return None
     return "equal" if all(verdicts) else "inconsistent"
+
+
+def mean_distances(reference: Run, run: Run, tensors: Tensors, phase: str) -> dict[str, float]:
+    """The mean absolute distance of each tensor of a phase that the ranks have, by name."""
+    judging = _Judge(reference, run, tensors, FLOAT32)
+    found = {}
+    for key in judging.wanted:
+        if key[0] != phase:
+            continue
+        total, count = 0.0, 0
+        for _, expected, actual in judging.pairs(key):
+            if isinstance(actual, np.ndarray) and expected is not None:
+                total += float(np.sum(np.abs(actual - expected)))
+                count += actual.size
+        if count:
+            found[key[2]] = total / count
+    return found
 
 
 def not_finite(run: Run, tensors: Tensors) -> Key | None:

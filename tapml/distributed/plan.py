@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,6 +83,17 @@ class Plan:
         """Names of the parameters that need no gradient."""
         return frozenset(name for name, _, learns in self.parameters if not learns)
 
+    def given_to(self, engine: Engine | None) -> Plan:
+        """The plan with the samples that the engine's ranks get: their parts, or all of them."""
+        if engine is None or engine.settings.SPLITS:
+            return self
+        whole = [[batch, list(range(self.samples))] for batch in self.batches]
+        parts = {
+            world: {"reason": "", "steps": [[each] * int(world) for each in whole]}
+            for world in self.parts
+        }
+        return replace(self, parts=parts)
+
     def engines(self, names: tuple[str, ...] | None) -> list[Engine]:
         """The engines to run: the given ones, else the job's own wrapping, else the usual ones."""
         if names is None:
@@ -94,7 +105,8 @@ class Plan:
         library = engine.settings
         traits = Traits(self.has["distribute"], self.modules)
         refused = library.missing(setting) or library.refuse(setting, traits)
-        return refused or str(self.parts[str(setting.world)]["reason"])
+        parts = self.given_to(engine).parts
+        return refused or str(parts[str(setting.world)]["reason"])
 
     def samples_of(self, world: int, step: int) -> list[int]:
         """How many samples each rank has in a step, from 1; 0 where they are not known."""
@@ -116,6 +128,7 @@ class Plan:
         precision: str,
         off: tuple[str, ...] = (),
         send_all: bool = False,
+        hidden: bool = False,
         observe: bool = False,
         perturb: int = 0,
         roundoff: float = 0.0,
@@ -124,7 +137,7 @@ class Plan:
         if setting is None:
             every = [[[batch, list(range(self.samples))]] for batch in self.batches]
         else:
-            every = self.parts[str(setting.world)]["steps"]
+            every = self.given_to(engine).parts[str(setting.world)]["steps"]
         return {
             "job": str(self.job),
             "engine": None if engine is None else engine.package,
@@ -134,6 +147,7 @@ class Plan:
             "steps": every,
             "off": list(off),
             "send_all": send_all,
+            "hidden": hidden,
             "observe": observe,
             "perturb": perturb,
             "roundoff": roundoff,

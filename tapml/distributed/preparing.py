@@ -6,10 +6,12 @@ rank that consumes random numbers in another order must not look like a bug.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,8 +101,11 @@ def _importable(before: set[str], folder: Path) -> list[str]:
 
 
 def _sources(job: Job, before: set[str]) -> dict[str, str]:
-    """Hashes of the job's file and of what it imported from its folder, by name."""
-    found = {MODULE: job.path}
+    """Hashes of the job's file and of what it imports from its folder, by name.
+
+    Also what a function would import later, in whichever process.
+    """
+    found = {MODULE: job.path} | imported_beside(job.path)
     for name, module in list(sys.modules.items()):
         origin = Path(getattr(module, "__file__", None) or "/")
         if name not in before and origin.is_relative_to(job.path.parent) and origin.is_file():
@@ -109,6 +114,40 @@ def _sources(job: Job, before: set[str]) -> dict[str, str]:
         name: hashlib.sha256(origin.read_bytes()).hexdigest()
         for name, origin in sorted(found.items())
     }
+
+
+def imported_beside(path: Path) -> dict[str, Path]:
+    """The files beside a Python file that its import statements name, wherever they stand."""
+    found: dict[str, Path] = {}
+    waiting = [path]
+    while waiting:
+        try:
+            tree = ast.parse(waiting.pop().read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue  # What cannot be read cannot be imported, and says so then.
+        for name in _imported(tree):
+            for origin in _files_of(path.parent, name):
+                if origin not in found.values() and origin.is_file():
+                    found[str(origin.relative_to(path.parent))] = origin
+                    waiting.append(origin)
+    return found
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def _files_of(folder: Path, name: str) -> Iterator[Path]:
+    """Where a module and the packages around it would lie."""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        place = folder.joinpath(*parts[:count])
+        yield from (place.with_suffix(".py"), place / "__init__.py")
 
 
 def _constant(job: Job, name: str, given: int | None, default: int) -> int:

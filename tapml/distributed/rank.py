@@ -105,6 +105,10 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     witness.stage = "optimizer()"
     with job.calling("optimizer()"):
         optimizer = job.optimizer(wrapped)
+    shard = None if reference else getattr(ranks_of(payload["engine"]), "shard_optimizer", None)
+    holder = optimizer
+    if shard is not None:
+        optimizer, holder = shard(optimizer, wrapped)
     _KEPT.append((model, wrapped, optimizer, recorder))
     recorder.start(wrapped)
     hook = getattr(optimizer, "register_step_pre_hook", None)
@@ -121,11 +125,15 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
         recorder.begin_step(wrapped)
         with precisions if payload["observe"] else nullcontext(), job.calling("step()"):
             job.step(wrapped, batch, optimizer)
-        recorder.end_step(wrapped, optimizer, step, rows)
+        recorder.end_step(wrapped, holder, step, rows, sends_state=holder is not optimizer)
     seconds = time.monotonic() - started
     drew = not torch.equal(random_before, torch.get_rng_state())
     witness.stage = "predict"
+    if payload["hidden"]:
+        recorder.begin_hidden()
     _predict(job, wrapped, batch, recorder, len(payload["steps"]), rows)
+    if payload["hidden"]:
+        recorder.end_hidden(len(payload["steps"]), rows)
     witness.stage = "done"
     return {
         "records": recorder.records,
@@ -166,7 +174,8 @@ def _predict(
             recorder.predictions(found, step, rows)
             return
         try:
-            found = [model(*args, **named) for args, named in recorder.root_calls]
+            calls = list(recorder.root_calls)
+            found = [model(*args, **named) for args, named in calls]
         except Exception as error:
             # A model may not run outside its step; all ranks then fail alike.
             recorder.not_compared["(prediction)"] = describe(error, job.path)

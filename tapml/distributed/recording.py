@@ -64,6 +64,8 @@ class Recorder:
         self._before: dict[str, torch.Tensor] = {}
         self._gradients: dict[str, Any] | None = None
         self._backward: dict[str, int] = {}
+        self._givers: dict[int, tuple[str, torch.Tensor]] = {}
+        self._inputs: dict[str, list[str]] = {}
         model.register_forward_pre_hook(self._enter, with_kwargs=True)
         for name, module in model.named_modules():
             if not isinstance(module, nn.ModuleList | nn.ModuleDict):
@@ -95,12 +97,27 @@ class Recorder:
         """Listen to a step."""
         self._calls, self._bytes, self._gradients = {}, 0, None
         self._seen, self._root_call, self.root_calls = {}, None, []
+        self._givers = {}
         self._before = {name: _local(each).clone() for name, each in self._tensors(model)}
         self._held_before = {
             each.name: [block.detach().clone() for _, block in each.blocks]
             for each in self._shards(model)
         }
         self._listening = True
+
+    def begin_hidden(self) -> None:
+        """Listen to the trained model, and to which module takes whose output."""
+        self._calls, self._bytes, self._seen, self._root_call = {}, 0, {}, None
+        self._givers, self._inputs = {}, {}
+        self._listening = True
+
+    def end_hidden(self, step: int, rows: list[int] | None) -> None:
+        """Record the hidden states of the trained model."""
+        self._listening = False
+        self._record_forward("hidden", step, rows)
+        for record in self.records:
+            if record["phase"] == "hidden":
+                record["inputs"] = self._inputs.get(record["name"], [])
 
     def take_gradients(self, model: nn.Module) -> None:
         """Keep the gradients as they are, the first time in a step only."""
@@ -110,16 +127,27 @@ class Recorder:
                 for name, each in self._parameters(model)
             }
 
-    def end_step(self, model: nn.Module, optimizer: Any, step: int, rows: list[int] | None) -> None:
-        """Record a step; `rows` are the indices of this rank's samples."""
+    def end_step(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        step: int,
+        rows: list[int] | None,
+        *,
+        sends_state: bool = False,
+    ) -> None:
+        """Record a step; `rows` are the indices of this rank's samples.
+
+        With `sends_state` the state of the optimizer is sent by each rank that has it.
+        """
         self._listening = False
         self.take_gradients(model)
-        self._record_forward(step, rows)
+        self._record_forward("forward", step, rows)
         for name, gradient in (self._gradients or {}).items():
             self._add("gradient", step, name, gradient, order=self._backward.get(name, -1))
         for name, parameter in self._parameters(model):
             for key, value in _state(optimizer, parameter):
-                self._add("state", step, f"{name} {key}", value)
+                self._add("state", step, f"{name} {key}", value, sends=sends_state)
         learned = {name for name, _ in self._parameters(model)}
         for name, tensor in self._tensors(model):
             before = self._before[name]
@@ -151,9 +179,10 @@ class Recorder:
             self._seen = {}
 
     def _keep_of(self, name: str) -> Callable[..., None]:
-        def keep(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        def keep(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if not self._listening or _in_backward():
                 return
+            self._note_inputs(name, args, output)
             occurrence = self._seen.get(name, 0)
             self._seen[name] = occurrence + 1
             for index, tensor in enumerate(tensors_in(_leaves_of(output))):
@@ -166,13 +195,23 @@ class Recorder:
 
         return keep
 
-    def _record_forward(self, step: int, rows: list[int] | None) -> None:
+    def _note_inputs(self, name: str, args: tuple[Any, ...], output: Any) -> None:
+        """Whose outputs a module takes: known by identity, else what was computed before it."""
+        known = [self._givers[id(each)][0] for each in tensors_in(args) if id(each) in self._givers]
+        last = [next(reversed(self._givers.values()))[0]] if self._givers else []
+        self._inputs.setdefault(name, list(dict.fromkeys(known)) or last)
+        for tensor in tensors_in(_leaves_of(output)):
+            # Kept alive, so that no other tensor gets its identity.
+            self._givers.pop(id(tensor), None)
+            self._givers[id(tensor)] = name, tensor
+
+    def _record_forward(self, phase: str, step: int, rows: list[int] | None) -> None:
         several = {(name, index) for name, index, call in self._calls if call}
         wide = {name for name, index, _ in self._calls if index}
         for order, ((name, index, call), pieces) in enumerate(self._calls.items()):
             label = f"{name}[{index}]" if name in wide else name
             label += f" call {call + 1}" if (name, index) in several else ""
-            self._add_rows("forward", step, label, pieces, rows, order)
+            self._add_rows(phase, step, label, pieces, rows, order)
 
     def _add_rows(
         self,
@@ -201,7 +240,14 @@ class Recorder:
             self.records.append({**record, "placement": "rows", "rows": rows})
 
     def _add(
-        self, phase: str, step: int, name: str, tensor: torch.Tensor | None, order: int = -1
+        self,
+        phase: str,
+        step: int,
+        name: str,
+        tensor: torch.Tensor | None,
+        order: int = -1,
+        *,
+        sends: bool = False,
     ) -> None:
         if tensor is None:
             record = self._record(phase, step, name, None, order)
@@ -212,7 +258,7 @@ class Recorder:
             self.not_compared[name] = "its shards are not contiguous"
             return
         value = self._shaped(name, to_array(_local(tensor)))
-        self._add_placed(self._record(phase, step, name, value, order), place)
+        self._add_placed(self._record(phase, step, name, value, order), place, sends=sends)
 
     def _add_update(self, step: int, name: str, tensor: torch.Tensor, before: torch.Tensor) -> None:
         place = _place(tensor)
@@ -268,8 +314,10 @@ class Recorder:
         flat = self._held is not None and value.ndim == 1 and value.size == math.prod(shape)
         return value.reshape(shape) if flat else value
 
-    def _add_placed(self, record: dict[str, Any], place: Mapping[str, Any]) -> None:
-        if place["placement"] == "whole" and not self._sends:
+    def _add_placed(
+        self, record: dict[str, Any], place: Mapping[str, Any], *, sends: bool = False
+    ) -> None:
+        if place["placement"] == "whole" and not self._sends and not sends:
             record["value"] = None
         self.records.append({**record, **place})
 

@@ -188,6 +188,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         Largest float32 error of all tensors, for information.
     deviations
         The first wrong tensors, in dataflow order; `wrong` counts all, by phase.
+    layer
+        Class of the module that the first wrong tensor belongs to.
+    published_layer, published_rate
+        The layer whose rate of change is largest, and the rate, see
+        :mod:`tapml.distributed.rates`; empty and None if there is none.
     compared
         How many tensors were compared, by phase.
     not_compared
@@ -217,6 +222,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     rounding: float | None = None
     deviations: tuple[Deviation, ...] = ()
     wrong: dict[str, int] = {}
+    layer: str = ""
+    published_layer: str = ""
+    published_rate: float | None = None
     compared: dict[str, int] = {}
     not_compared: tuple[str, ...] = ()
     details: tuple[str, ...] = ()

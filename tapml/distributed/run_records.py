@@ -28,6 +28,8 @@ class Record:
         such, flat and one after the other), or ``rows`` (the samples `rows`).
     blocks
         Where each block begins, and its shape.
+    inputs
+        For hidden states, the modules whose outputs this one takes.
     weight
         For updates, the largest magnitude of the weights.
     """
@@ -41,6 +43,7 @@ class Record:
     rows: tuple[int, ...] = ()
     weight: float = 0.0
     blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass
@@ -111,6 +114,7 @@ def read_run(answers: Iterable[Mapping[str, Any]], tensors: Tensors) -> Run:
                 offset=tuple(each.get("offset", ())),
                 rows=tuple(each.get("rows", ())),
                 weight=each.get("weight", 0.0),
+                inputs=tuple(each.get("inputs", ())),
                 blocks=tuple(
                     (tuple(start), tuple(shape)) for start, shape in each.get("blocks", ())
                 ),

@@ -66,6 +66,7 @@ class Runner:
     twin: bool = True
     roundoff: float = FLOAT32.epsilon
     _limits: dict[tuple[str, ...], Limits] = field(default_factory=dict)
+    _hidden: Run | None = None
 
     def start(
         self,
@@ -75,6 +76,7 @@ class Runner:
         *,
         off: tuple[str, ...] = (),
         send_all: bool = False,
+        hidden: bool = False,
         observe: bool = False,
         perturb: int = 0,
         roundoff: float = 0.0,
@@ -86,6 +88,7 @@ class Runner:
             precision=precision,
             off=off,
             send_all=send_all,
+            hidden=hidden,
             observe=observe,
             perturb=perturb,
             roundoff=roundoff,
@@ -123,6 +126,16 @@ class Runner:
         except GroupDiedError:
             return Pair(found, None)  # The engine does not do float64.
 
+    def hidden_states(self, engine: Engine, setting: Setting) -> tuple[Run, Run]:
+        """One device and the ranks, with the trained model's hidden states in float32.
+
+        Raises GroupDiedError.
+        """
+        started = self.start(engine, setting, "float32", hidden=True)
+        if self._hidden is None:
+            self._hidden = self.read(self.start(None, None, "float32", hidden=True))
+        return self._hidden, self.read(started)
+
     def judge(self, pair: Pair, off: tuple[str, ...] = ()) -> tuple[Judgement, str]:
         """Compare with one device, and say in which precision.
 
@@ -138,6 +151,7 @@ class Runner:
 
     def slices(
         self,
+        engine: Engine,
         world: int,
         step: int,
         weights: Mapping[str, Any],
@@ -145,7 +159,7 @@ class Runner:
         off: tuple[str, ...],
     ) -> Sequence[Mapping[str, Any]]:
         """The gradients of each rank's samples alone. Raises GroupDiedError."""
-        ranks = self.plan.parts[str(world)]["steps"][step - 1]
+        ranks = self.plan.given_to(engine).parts[str(world)]["steps"][step - 1]
         payload = self.plan.payload(engine=None, setting=None, precision=precision, off=off)
         payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
         (found,) = self._group(1, SLICES, payload).result()

@@ -62,6 +62,11 @@ def candidates(
     return found
 
 
+def candidates_here(engine: Engine) -> list[Setting]:
+    """The valid settings of one rank that can run on this machine."""
+    return [each.setting for each in candidates(engine, worlds=(1,)) if each.runs]
+
+
 def settings_of(
     engine: Engine,
     worlds: Iterable[int],

@@ -181,6 +181,11 @@ def _family(config: dict[str, Any], path: Path) -> Family:
     named = config.get("architectures")
     found = named[0] if isinstance(named, list) and named else None
     family = architectures().get(found) if isinstance(found, str) else None
+    if family is None and isinstance(found, str):
+        # Needs transformers, which most folders are inspected without.
+        from tapml.models.unlisted import unlisted_family
+
+        family = unlisted_family(found)
     if family is None:
         raise InputError(
             f"{path} has the unknown architecture {str(found)[:100]!r}: the nearest of the "

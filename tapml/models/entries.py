@@ -159,12 +159,13 @@ class CachedForward(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Logits of every token, then the caches with the new rows stored."""
         stored = StaticCache(cache, cache_rows, single=self.single)
-        output = self.model(
-            input_ids=token_ids,
-            past_key_values=stored,
-            use_cache=True,
-            **self.family.arguments(self.model, position_ids, attention_mask),
-        )
+        with self.family.around(self.model):
+            output = self.model(
+                input_ids=token_ids,
+                past_key_values=stored,
+                use_cache=True,
+                **self.family.arguments(self.model, position_ids, attention_mask),
+            )
         return (output.logits, *stored.updated)
 
 

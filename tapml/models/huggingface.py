@@ -22,9 +22,11 @@ from tapml.models.module_folder import load_module_folder
 from tapml.models.onnx_file import load_onnx
 from tapml.models.packed.build import build_packed
 from tapml.models.packed.quantizers import quantize_module
+from tapml.models.published import load_published
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
+from tapml.models.unlisted import settled
 from tapml.models.vision import load_vision
 from tapml.models.weights_hash import hash_weights
 from tapml_targets.errors import InputError
@@ -40,7 +42,7 @@ BATCH: Final = 4
 LONGEST_CONTEXT: Final = 1 << 16
 # Names of weights that old conversions stored and that are computed now.
 _COMPUTED: Final = (r"rotary_emb\.inv_freq$", r"embeddings\.position_ids$")
-_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn")
+_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 def load_model(
@@ -175,7 +177,7 @@ def _of_text(
         return LoadedEncoderDecoder(*loaded, folder, notes=tuple(notes), family=family)
     ends = _end_tokens(module)
     kind = LoadedRecurrent if family.workload == "recurrent" else LoadedModel
-    return kind(
+    model = kind(
         *loaded,
         folder,
         notes=tuple(notes),
@@ -184,6 +186,7 @@ def _of_text(
         quantization=quantize,
         floats=floats,
     )
+    return settled(model) if family.candidates else model
 
 
 def _module(
@@ -208,8 +211,14 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     folder = checkpoint.folder
     checkpoint.family.register()
     try:
+        published = checkpoint.family.published
+        if published is not None:
+            made: Any = load_published(checkpoint, published, getattr(torch, dtype))
+            _check_rope(made.config, folder)
+            return made.requires_grad_(False).eval()
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_class(config, checkpoint)
+        checkpoint.family.by_weights(config, checkpoint.tensors)
         _check_rope(config, folder)
         if checkpoint.form is not None:
             config.quantization_config = checkpoint.config["quantization_config"]
@@ -351,13 +360,14 @@ def _check_rope(config: Any, folder: Path) -> None:
 
 
 def _settle_rope(module: nn.Module) -> None:
-    """Remove the branch on the length from dynamic RoPE.
+    """Remove the branch on the length from dynamic RoPE and longrope.
 
     It changes the frequencies beyond the length the model was made for, which the context never
     exceeds (:func:`_context_length`).
     """
     for part in module.modules():
-        if getattr(part, "rope_type", None) == "dynamic":
+        # A name, or (Gemma 3) a dict of one for each kind of layer, which no set can be asked for.
+        if getattr(part, "rope_type", None) in ("dynamic", "longrope"):
             part.rope_type = "default"  # type: ignore[assignment]
 
 
@@ -365,6 +375,10 @@ def _context_length(config: Any, family: Family, wanted: int | None, folder: Pat
     """Rows of the cache, within the positions that the model knows."""
     positions = family.positions
     longest = int(getattr(config, positions, LONGEST_CONTEXT)) if positions else LONGEST_CONTEXT
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # Beyond, every position would have to be computed again with other frequencies.
+        longest = min(longest, int(rope["original_max_position_embeddings"]))
     if longest < SHORTEST_CONTEXT:
         raise InputError(
             f"{folder} has a context of {longest} ({positions} in config.json): expected"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tapml.models.entries import SYMBOL, EntryModule, StateSpecification
+from tapml.models.families.family import Family
 from tapml.models.inputs import DECODE, PREFILL, SHORTEST_PREFILL, TOKENS, Array
 from tapml.models.loaded import LoadedModel
 from tapml.models.stored import StoredRecurrent
@@ -25,19 +26,17 @@ _EXAMPLE_LENGTH: Final = 5
 
 
 class RecurrentForward(nn.Module):
-    """A recurrent model with its state as input and output.
+    """A recurrent model of `family` with its state as input and output."""
 
-    `model` takes token ids and state, and returns ``logits`` and ``state``.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, family: Family) -> None:
         super().__init__()
         self.model = model
+        self.family = family
 
     def forward(self, token_ids: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """Logits of every token, then the state after them."""
-        output = self.model(input_ids=token_ids, state=state)
-        return (output.logits, *output.state)
+        logits, after = self.family.step(self.model, token_ids, state)
+        return (logits, *after)
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class LoadedRecurrent(LoadedModel):
             dynamic = ({1: tokens}, tuple({} for _ in shapes))
         return EntryModule(
             name=name,
-            module=RecurrentForward(self.module).eval(),
+            module=RecurrentForward(self.module, self.family).eval(),
             example_inputs=(
                 torch.zeros((1, length), dtype=torch.int32),
                 *(torch.from_numpy(each) for each in self.empty_state().values()),

@@ -41,6 +41,8 @@ class Rwkv5Config(PretrainedConfig):  # type: ignore[misc]
     layer_norm_epsilon: float = 1e-5
     head_size_divisor: int = _HEAD_DIVISOR
     tie_word_embeddings: bool = False
+    # Whether each head's matrix begins with trained values (`time_state`), not with zeros.
+    initial_state: bool = False
 
     def __post_init__(self, **others: Any) -> None:
         """Sizes that follow from others, as the published configurations leave them out."""
@@ -53,6 +55,11 @@ class Rwkv6Config(Rwkv5Config):
     """The same sizes under the model type ``rwkv6``."""
 
     model_type = "rwkv6"
+
+
+STARTED: Final = "state.started"
+"""Of a model with initial values: 0 before the first run and 1 after it, so that the state begins
+as zeros like every other."""
 
 
 class LayerState(NamedTuple):
@@ -71,11 +78,12 @@ def state_shapes(config: Any) -> dict[str, tuple[int, ...]]:
         "feed_forward": (config.hidden_size,),
         "matrix": (heads, config.head_size, config.head_size),
     }
-    return {
+    named = {
         f"state.{layer}.{part}": shapes[part]
         for layer in range(config.num_hidden_layers)
         for part in LayerState._fields
     }
+    return named | {STARTED: (1,)} if config.initial_state else named
 
 
 def _shifted(hidden: Tensor, before: Tensor) -> Tensor:
@@ -93,6 +101,9 @@ class _Attention(nn.Module):
         self.size = config.head_size
         self.heads = inner // config.head_size
         self.time_faaaa = nn.Parameter(torch.zeros(self.heads, self.size))
+        if config.initial_state:
+            # The value first, as it is trained.
+            self.time_state = nn.Parameter(torch.zeros(self.heads, self.size, self.size))
         self.receptance = nn.Linear(hidden, inner, bias=False)
         self.key = nn.Linear(hidden, inner, bias=False)
         self.value = nn.Linear(hidden, inner, bias=False)
@@ -101,6 +112,10 @@ class _Attention(nn.Module):
         # Dividing by a number first is a larger epsilon.
         epsilon = config.layer_norm_epsilon * config.head_size_divisor**2
         self.ln_x = nn.GroupNorm(self.heads, inner, eps=epsilon)
+
+    def initial(self) -> Tensor:
+        """The matrix of each head before the first token, key first."""
+        return self.time_state.transpose(1, 2)
 
     @abstractmethod
     def mixed(self, hidden: Tensor, before: Tensor) -> Mapping[str, Tensor]:
@@ -294,15 +309,32 @@ class Rwkv5ForCausalLM(PreTrainedModel):  # type: ignore[misc]
             In the order of :func:`state_shapes`.
         """
         if state is None:
-            state = [
-                self.head.weight.new_zeros(shape) for shape in state_shapes(self.config).values()
-            ]
+            state = self._initial()
+        started = state[-1] if self.config.initial_state else None
         hidden = self.rwkv.embeddings(input_ids[0])
         after: list[Tensor] = []
-        for index, block in enumerate(self.rwkv.blocks):
-            hidden, kept = block(hidden, LayerState(*state[3 * index : 3 * index + 3]))
+        for index, block in enumerate(self._blocks()):
+            before = LayerState(*state[3 * index : 3 * index + 3])
+            if started is not None:
+                begun = started[:, None, None] > 0
+                matrix = torch.where(begun, before.matrix, block.attention.initial())
+                before = before._replace(matrix=matrix)
+            hidden, kept = block(hidden, before)
             after += kept
+        if started is not None:
+            after.append(torch.clamp(started, min=1.0))
         return RwkvOutput(self.head(self.rwkv.ln_out(hidden))[None], tuple(after))
+
+    def _blocks(self) -> list[_Block]:
+        return [each for each in self.rwkv.blocks if isinstance(each, _Block)]
+
+    def _initial(self) -> list[Tensor]:
+        """The state before the first token, as if a run had been."""
+        state = [self.head.weight.new_zeros(each) for each in state_shapes(self.config).values()]
+        if self.config.initial_state:
+            state[2::3] = [block.attention.initial() for block in self._blocks()]
+            state[-1] = torch.ones_like(state[-1])
+        return state
 
     def _init_weights(self, module: nn.Module) -> None:
         """Weights come from a folder."""

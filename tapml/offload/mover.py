@@ -55,6 +55,8 @@ class Mover:
         Device memory that replays share.
     total
         Number of operators.
+    max_slowdown
+        How many times the reference's time an operator may take; None for no bound.
     done
         Number of operators in a final state.
     """
@@ -62,6 +64,7 @@ class Mover:
     context: MigrationContext
     memory: ReplayMemory
     total: int
+    max_slowdown: float | None = None
     done: int = 0
     _running: LastTest | None = field(default=None, init=False)
     _by_hand: WrittenKernel | None = field(default=None, init=False)
@@ -97,7 +100,7 @@ class Mover:
         try:
             self.tell(record, state="compiling")
             self._find_kernels(record)
-            return self._validate(record)
+            return self._validate(record) and self._is_fast_enough(record)
         except DeviceLostError as error:
             raise self.lost(record, error) from error
         except (CompileError, RemoteError) as error:
@@ -284,6 +287,19 @@ class Mover:
         if verdict.status != PASSING:
             self.fail(record, verdict.cause, verdict.reason, result=verdict.worst, key=key)
         return verdict.status == PASSING
+
+    def _is_fast_enough(self, record: OperatorRecord) -> bool:
+        """Whether its measured time keeps the bound; if not, record the failure."""
+        times = record.replay.get("times", {})
+        ratio, bound = times.get("ratio"), self.max_slowdown
+        if bound is None or ratio is None or ratio <= bound:
+            return True
+        reason = (
+            f"a call takes {times['target_ms']:.4g} ms, {ratio:.3g} times the reference's "
+            f"{times['reference_ms']:.4g} ms; --max-slowdown allows {bound:g} times"
+        )
+        self.fail(record, Cause.TOO_SLOW, reason)
+        return False
 
     def _with_source_positions(self, verdict: OperatorVerdict) -> OperatorVerdict:
         """The verdict, with positions of compiler errors in the hand-written source file."""

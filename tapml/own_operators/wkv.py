@@ -143,12 +143,16 @@ def make_function(types: Sequence[Any], *, decay_by_token: bool) -> Any:
                             + key[token, h, row] * value[token, h, j]
                         )
 
-    return wkv if length is None else wkv.specialize({wkv.params[0]: _like(wkv, 0, length)})
+    return of_length(wkv, length)
 
 
-def _like(function: Any, index: int, length: Any) -> Any:
+def of_length(function: Any, length: Any) -> Any:
+    """The function for a fixed number of tokens, the first extent of its first parameter."""
     from tvm import tirx
 
-    parameter = function.params[index]
+    if length is None:
+        return function
+    parameter = function.params[0]
     shape = [length, *list(parameter.ty.shape)[1:]]
-    return tirx.decl_buffer(shape, str(parameter.ty.dtype), name=parameter.name)
+    buffer = tirx.decl_buffer(shape, str(parameter.ty.dtype), name=parameter.name)
+    return function.specialize({parameter: buffer})

@@ -61,26 +61,28 @@ def kernel_folders(journal: Journal, options: RunOptions) -> tuple[Path, ...]:
         If a given folder does not exist, or the journal's folders cannot be read.
     """
     if options.kernels is not None:
-        given = [KERNELS_HERE if str(each) == OWN_OPERATORS else each for each in options.kernels]
-        for folder in given:
+        for folder in options.kernels:
             # Otherwise a typing error would silently keep the compiler's kernels.
-            if not folder.is_dir():
+            if str(folder) != OWN_OPERATORS and not folder.is_dir():
                 raise InputError(
                     f"--kernels {folder} is not a folder: expected one with "
                     "OPERATOR/TARGET/kernel.toml in it, as `tapml kernel new --shared` writes it"
                 )
-        # Absolute: the next run may have another working directory.
-        folders = [str(folder.absolute()) for folder in given]
-        journal.write_setting(KERNELS, json.dumps(folders))
-        return tuple(map(Path, folders))
-    try:
-        kept = msgspec.json.decode(journal.read_setting(KERNELS) or "[]", type=list[str])
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"this session's kernel folders cannot be read ({error}; setting {KERNELS!r} in "
-            f"{journal.path}); name them with --kernels"
-        ) from error
-    return tuple(map(Path, kept))
+        # Absolute: the next run may have another working directory. The word stays one: the next
+        # run may be of another installation.
+        named = [
+            str(each if str(each) == OWN_OPERATORS else each.absolute()) for each in options.kernels
+        ]
+        journal.write_setting(KERNELS, json.dumps(named))
+    else:
+        try:
+            named = msgspec.json.decode(journal.read_setting(KERNELS) or "[]", type=list[str])
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"this session's kernel folders cannot be read ({error}; setting {KERNELS!r} in "
+                f"{journal.path}); name them with --kernels"
+            ) from error
+    return tuple(KERNELS_HERE if each == OWN_OPERATORS else Path(each) for each in named)
 
 
 def limits_of(journal: Journal, options: RunOptions, platform: str, device: Limits) -> Limits:

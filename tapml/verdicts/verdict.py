@@ -54,6 +54,8 @@ class Cause(StrEnum):
     """The numbers are within the limits, and the reference, the twin or the importer is suspect."""
     WHOLE_MODEL = "whole model"
     """The operator's own tests pass; the model differs from the reference with it."""
+    TOO_SLOW = "too slow"
+    """The numbers are right; the kernels take longer than the bound on slowness allows."""
     NO_DEVICE = "no device"
     NO_TWIN = "no float64 twin"
     NO_TEST = "no test"

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, get_args
 Kind: TypeAlias = Literal[
     "out-of-bounds read",
     "out-of-bounds write",
+    "out-of-bounds access",
     "array index out of range",
     "data race",
     "barrier divergence",

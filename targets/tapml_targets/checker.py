@@ -23,7 +23,9 @@ class PlatformChecker(Protocol):
     MAX_MESSAGES: int
     """It stops logging after about so many."""
     UNOPTIMISED: str
-    """Build option for what it does not run optimised."""
+    """Build option for what it does not run optimised; empty for none."""
+    ON_DEVICES: bool
+    """Whether it checks on the platform's own devices, each of which then has the type."""
 
     def find_checker(self) -> Path:
         """Its driver's file; raises SetupError, with the remedy, if it is not installed."""

@@ -11,7 +11,8 @@ DESCRIPTION = Description(
     title="ONNX's reference implementation with a fault",
     formats=(".onnx",),
     packages={"onnx": "onnx"},
-    variants={each: "" for each in ("epsilon", "crash", "hang", "error", "nan", "noise", "shape")},
+    variants={each: "" for each in (
+        "epsilon", "crash", "hang", "error", "nan", "noise", "shape", "narrow")},
 )
 """
 _RUNNER = """
@@ -40,6 +41,7 @@ RELUS = {
     "error": broken,
     "nan": lambda self, x: (np.where(x > 0, x, np.nan).astype(x.dtype),),
     "noise": lambda self, x: ((np.maximum(x, 0) * (1 + np.random.rand())).astype(x.dtype),),
+    "narrow": lambda self, x: (np.maximum(x, 0)[..., :-2],),
     "shape": lambda self, x: (np.concatenate([np.maximum(x, 0)] * 2),),
 }
 

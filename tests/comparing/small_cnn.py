@@ -49,6 +49,24 @@ def write_cnn(folder: Path) -> Path:
     return path
 
 
+def write_noise(folder: Path, seed: dict[str, float]) -> Path:
+    """Write ``noise.onnx``: random numbers are added to the images."""
+    nodes = [
+        helper.make_node("RandomNormalLike", ["image"], ["noise"], **seed),
+        helper.make_node("Add", ["image", "noise"], ["noisy"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "noise",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 1, 8, 8])],
+        [helper.make_tensor_value_info("noisy", TensorProto.FLOAT, ["n", 1, 8, 8])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = folder / "noise.onnx"
+    onnx.save(model, path)
+    return path
+
+
 def make_images(count: int = 32) -> dict[str, np.ndarray[Any, Any]]:
     """Seeded images and labels."""
     random = np.random.default_rng(1)

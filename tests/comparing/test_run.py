@@ -10,7 +10,7 @@ import pytest
 import tapml
 from tapml.comparing.page import render_comparison
 from tapml_targets.errors import InputError
-from tests.comparing.small_cnn import NODES, make_images
+from tests.comparing.small_cnn import NODES, make_images, write_noise
 
 HEALTHY = ["onnxruntime", "onnx-reference"]
 
@@ -80,6 +80,19 @@ def test_a_layer_that_differs_from_run_to_run_is_not_accused(cnn: Path) -> None:
     assert pair.status == "nondeterministic"
     assert pair.unstable[0] == "relu1"
     assert (pair.blamed, comparison.exit_code) == ("", 0)
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_layer_whose_result_the_next_one_cannot_take_is_named(cnn: Path) -> None:
+    (pair,) = tapml.compare(cnn, ["onnxruntime", "planted:narrow"], make_images(4)).pairs
+    assert (pair.status, pair.layer, pair.blamed) == ("error", "relu1", "planted:narrow")
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 1.0}])
+def test_random_numbers_accuse_nobody(tmp_path: Path, seed: dict[str, float]) -> None:
+    images = {"x": make_images(4)["x"]}
+    (pair,) = tapml.compare(write_noise(tmp_path, seed), HEALTHY, images).pairs
+    assert (pair.status, pair.unstable[0], pair.blamed) == ("nondeterministic", "noise", "")
 
 
 def test_without_labels_the_agreement_of_backends_stands_in(cnn: Path) -> None:

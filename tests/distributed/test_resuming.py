@@ -41,6 +41,22 @@ def test_a_job_that_changed_is_checked_again(check_job: CheckJob, tmp_path: Path
     assert _subjects(folder) == ["one device", "ddp x 1"] * 2
 
 
+def test_a_file_that_a_step_imports_is_part_of_the_job(check_job: CheckJob, tmp_path: Path) -> None:
+    folder, beside = tmp_path / "kept", tmp_path / "beside.py"
+    code = """
+def step(model, batch, optimizer):
+    from beside import loss
+    optimizer.zero_grad()
+    loss(model(batch)).backward()
+    optimizer.step()
+"""
+    for text in ("return x.square().mean()", "return x.sum()"):
+        beside.write_text(f"def loss(x):\n    {text}\n")
+        check_job(code, worlds=[1], engines=["ddp"], folder=folder)
+
+    assert _subjects(folder) == ["one device", "ddp x 1"] * 2
+
+
 def test_killed_between_two_settings_it_goes_on(check_job: CheckJob, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     whole = check_job(worlds=[1, 2, 4], engines=["ddp"])

@@ -64,6 +64,14 @@ def test_summed_gradients_of_sharded_tables_are_named(check_job: CheckJob) -> No
         assert "gradients are summed over the ranks, not averaged" in mistake
 
 
+def test_a_learning_rate_of_zero_moves_no_table(check_job: CheckJob) -> None:
+    code = "def optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr=0.0)\n"
+    options = {"sharder": ["EBCS"], "sharding": ["RW"]}
+    found = _check(check_job, "import torch\n" + code, worlds=[2], options=options)
+
+    assert found["RW x 2"][0] == Outcome.EQUAL
+
+
 def test_means_of_tables_in_a_grid_are_sums(check_job: CheckJob) -> None:
     """A bug of TorchRec 1.8.0: it divides for ROW_WISE and TABLE_ROW_WISE, not for GRID_SHARD."""
     code = "recommendation.POOLING = 'MEAN'\n"

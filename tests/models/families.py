@@ -8,7 +8,8 @@ from typing import Any, Final
 import torch
 import transformers
 
-from tapml.models import rwkv, scan_llama
+from tapml.models import baichuan, rwkv, scan_llama
+from tests.models.published_folders import PUBLISHED, write_published
 
 # Sizes of a Llama; a family adds what makes it special, or has names of its own (None removes one).
 _SIZES: Final[dict[str, Any]] = {
@@ -56,6 +57,12 @@ _DISTILBERT: Final = {
     "n_heads": 6,
 }
 _BERT: Final = {"num_key_value_heads": None, "max_position_embeddings": 32}
+_EXPERTS: Final = {
+    "moe_intermediate_size": 20,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+}
 _RWKV: Final = {
     "num_attention_heads": None,
     "num_key_value_heads": None,
@@ -66,6 +73,7 @@ _RWKV: Final = {
 }
 # By file of the family: configuration class, model class, settings.
 SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    "baichuan": ("BaichuanConfig", "BaichuanForCausalLM", {"num_key_value_heads": None}),
     "bert": ("BertConfig", "BertModel", _BERT),
     "bert_classifier": ("BertConfig", "BertForSequenceClassification", _BERT | {"num_labels": 5}),
     "bloom": (
@@ -90,6 +98,16 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
         "Gemma2ForCausalLM",
         {"head_dim": 20, "sliding_window": WINDOW, "query_pre_attn_scalar": 20},
     ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 20,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 20,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", _GPT2 | {"tie_word_embeddings": True}),
     "gpt_bigcode": ("GPTBigCodeConfig", "GPTBigCodeForCausalLM", _GPT2),
     "gpt_neox": (
@@ -97,8 +115,33 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
         "GPTNeoXForCausalLM",
         {"num_key_value_heads": None, "rotary_pct": 0.5},
     ),
+    "internlm": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {"num_key_value_heads": None, "attention_bias": True},
+    ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "mamba2": (
+        "Mamba2Config",
+        "Mamba2ForCausalLM",
+        {
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "max_position_embeddings": None,
+            "num_heads": 6,
+            "head_dim": 24,
+            "state_size": 10,
+            "n_groups": 2,
+            "chunk_size": 4,
+            "expand": 2,
+        },
+    ),
     "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": WINDOW}),
+    "mixtral": (
+        "MixtralConfig",
+        "MixtralForCausalLM",
+        {"sliding_window": WINDOW, "num_local_experts": 5, "num_experts_per_tok": 2},
+    ),
     "opt": (
         "OPTConfig",
         "OPTForCausalLM",
@@ -110,9 +153,17 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "orion": ("StableLmConfig", "StableLmForCausalLM", {"partial_rotary_factor": 1.0}),
     "phi": ("PhiConfig", "PhiForCausalLM", {"partial_rotary_factor": 0.5}),
     "phi3": ("Phi3Config", "Phi3ForCausalLM", {"sliding_window": WINDOW}),
+    "qwen": ("Qwen2Config", "Qwen2ForCausalLM", {"num_key_value_heads": 6}),
     "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", _TWO_KINDS),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        {**_TWO_KINDS, **_EXPERTS, "shared_expert_intermediate_size": 28},
+    ),
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"head_dim": 16, **_EXPERTS}),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 16, **_TWO_KINDS}),
     "rwkv5": ("Rwkv5Config", "Rwkv5ForCausalLM", _RWKV),
     "rwkv6": ("Rwkv6Config", "Rwkv6ForCausalLM", _RWKV),
@@ -185,7 +236,9 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 def randomise_rwkv(module: Any) -> None:
     """Decays of 0.1 to 0.9 and mixing weights around a half, as trained ones have."""
     for name, value in module.named_parameters():
-        if name.endswith(("time_decay", "time_faaaa")):
+        if name.endswith("time_state"):
+            value.normal_()
+        elif name.endswith(("time_decay", "time_faaaa")):
             value.uniform_(-2.0, 0.8)
         elif "time_mi" in name or ("time_maa" in name and not name.endswith(("w1", "w2"))):
             value.uniform_(0.2, 0.8)
@@ -196,7 +249,7 @@ def randomise_rwkv(module: Any) -> None:
 def make_family(path: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
     """Write the folder of a family's sample and return it; `changes` go before its settings."""
     config_name, model_name, special = SAMPLES[family]
-    homes = (rwkv, scan_llama, transformers)
+    homes = (baichuan, rwkv, scan_llama, transformers)
     home = next(each for each in homes if hasattr(each, config_name))
     settings = {**_SIZES, **special, **changes}
     config = getattr(home, config_name)(**{k: v for k, v in settings.items() if v is not None})
@@ -209,5 +262,8 @@ def make_family(path: Path, family: str, *, seed: int = 0, **changes: Any) -> Pa
             # Norm weights start as ones and biases as zeros, which would hide mistakes.
             if value.dim() == 1:
                 value.add_(torch.randn_like(value) * (0.2 if "norm" in name else 0.05))
-    module.save_pretrained(path)
+    if family in PUBLISHED:
+        write_published(path, family, module)
+    else:
+        module.save_pretrained(path)
     return path

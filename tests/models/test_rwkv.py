@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from tapml.models import load_model
 from tapml.own_operators import register
+from tapml.rooting.own_forward import root_wrapper
 from tests.models.families import make_family
 
 Vector = NDArray[np.float64]
@@ -28,6 +29,10 @@ class Formulas:
         self.version = version
         self.before: dict[str, Vector] = {}
         self.matrix = np.zeros((LAYERS, HEADS, HEAD, HEAD))
+        for layer in range(LAYERS):
+            initial = self.weights.get(f"rwkv.blocks.{layer}.attention.time_state")
+            if initial is not None:
+                self.matrix[layer] = initial.transpose(0, 2, 1)
 
     def __call__(self, token: int) -> Vector:
         """Logits after one more token."""
@@ -104,9 +109,11 @@ class Formulas:
         return np.asarray(value / (1 + np.exp(-made["receptance"])))
 
 
-@pytest.mark.parametrize("version", [5, 6])
-def test_a_model_computes_the_published_formulas(tmp_path: Path, version: int) -> None:
-    folder = make_family(tmp_path / "model", f"rwkv{version}")
+@pytest.mark.parametrize(("version", "initial"), [(5, False), (6, False), (6, True)])
+def test_a_model_computes_the_published_formulas(
+    tmp_path: Path, version: int, initial: bool
+) -> None:
+    folder = make_family(tmp_path / "model", f"rwkv{version}", initial_state=initial)
     formulas = Formulas(folder, version)
     expected = np.stack([formulas(token) for token in TOKENS])
     module = load_model(folder).module
@@ -128,3 +135,22 @@ def test_the_operation_refuses_tensors_that_do_not_fit() -> None:
     token, head = torch.zeros(2, 3, 4), torch.zeros(3, 4)
     with pytest.raises(ValueError, match="a recurrence of tensors"):
         torch.ops.tapml.wkv5(token, token, token, head, head, torch.zeros(3, 4, 5))
+
+
+def test_trained_initial_values_are_found_by_their_names_and_hold_after_every_reset(
+    tmp_path: Path,
+) -> None:
+    folder = make_family(tmp_path / "model", "rwkv5", initial_state=True)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"initial_state": true', '"initial_state": false'))
+    model = load_model(folder)
+    assert root_wrapper(model) < 1e-5
+    decode = model.entry_modules()[1]
+    zeros = [torch.from_numpy(each) for each in model.empty_state().values()]
+    with torch.no_grad():
+        first = decode.module(torch.tensor([[5]]), *zeros)
+        own = model.module(torch.tensor([[5]])).logits
+        forgotten = decode.module(torch.tensor([[5]]), *zeros[:-1], torch.ones(1))[0]
+    assert torch.equal(first[0], own)
+    assert float(first[-1]) == 1
+    assert not torch.allclose(forgotten, own, atol=1e-2)

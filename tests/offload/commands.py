@@ -16,9 +16,11 @@ from typing import TextIO
 import pytest
 
 from tapml.cli.main import main
-from tests.offload.fork_server import CONTEXT, be_tapml
+from tests.offload.fork_server import CONTEXT, STACKS_SIGNAL, be_tapml
 
 LIMIT_SECONDS = 240.0
+# How long a command that hangs has to write the stacks of its threads.
+STACKS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,12 @@ class Started:
         with ThreadPoolExecutor(2) as readers:
             reading = [readers.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
             if wait(reading, timeout).not_done:
-                self.kill()
-                raise AssertionError(f"it still runs after {timeout} s: {reading[1].result()}")
+                state = "it still runs" if self.poll() is None else "a process it left has its pipe"
+                self.send_signal(STACKS_SIGNAL)
+                wait(reading, STACKS_SECONDS)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+                raise AssertionError(f"{state} after {timeout} s: {reading[1].result()}")
         self.wait(timeout)
         return reading[0].result(), reading[1].result()
 

@@ -7,12 +7,16 @@ takes fewer.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+# A command that gets it writes where each of its threads is, and goes on.
+STACKS_SIGNAL: Final = signal.SIGUSR1
 CONTEXT: Final = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
@@ -54,6 +58,7 @@ def be_tapml(
     os.environ.update(environment)
     os.dup2(output, 1)
     os.dup2(errors, 2)
+    faulthandler.register(STACKS_SIGNAL, file=2)
     from tapml.cli.main import main
 
     try:

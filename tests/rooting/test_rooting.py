@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tapml.importing.importer import import_module
+from tapml.models.inputs import MASKED
 from tapml.plan.rooting_report import RootingReport
 from tapml.rooting.rooting import root, root_runs
 from tapml_targets.errors import InputError, MismatchError
@@ -73,6 +74,21 @@ def test_a_wrong_operator_is_the_only_one_named(
     named = {line.split()[0] for line in str(caught.value).splitlines() if " at " in line}
     assert named == {operator}
     assert "transformers/models/llama/modeling_llama.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize("fault", [scale, shift])
+def test_wrong_scores_are_named_beside_masked_ones(
+    llama: SmallLlama, fault: Callable[[Any], None]
+) -> None:
+    def unmasked(output: Any) -> None:
+        seen = output > MASKED["float32"] / 2
+        changed = output[seen]
+        fault(changed)
+        output[seen] = changed
+
+    faulty = WithFault(llama.reference, "fused_matmul_multiply_add", unmasked)
+    with pytest.raises(MismatchError, match="fused_matmul_multiply_add at "):
+        root(llama.model, llama.imported, reference=faulty)
 
 
 def test_a_wrong_cache_row_is_found(llama: SmallLlama) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml.session import run_settings
 from tapml.session.journal import open_journal
 from tapml.session.run_settings import (
     KERNELS,
@@ -34,6 +35,15 @@ def test_folders_of_kernels_are_those_of_the_run_before_until_others_are_given(
         assert kernel_folders(journal, RunOptions()) == (tmp_path / "shared",)
         assert kernel_folders(journal, RunOptions(kernels=())) == ()
         assert kernel_folders(journal, RunOptions()) == ()
+
+
+def test_the_kernels_of_own_operators_are_remembered_by_their_word_not_by_an_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_journal(tmp_path / "journal") as journal:
+        kernel_folders(journal, RunOptions(kernels=(Path("own-operators"),)))
+        monkeypatch.setattr(run_settings, "KERNELS_HERE", tmp_path / "another installation")
+        assert kernel_folders(journal, RunOptions()) == (tmp_path / "another installation",)
 
 
 def test_a_limit_profile_holds_until_another_is_named_or_the_device_s_own(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from tapml.models.families.masks import plain
+from tapml.models.families.published import Published
 from tapml.models.stored import Measure
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ def even_cache(config: Any) -> tuple[CacheShape, ...]:
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return (CacheShape(heads, int(size), int(size)),) * int(config.num_hidden_layers)
+
+
+def own_state(
+    module: Any, token_ids: Tensor, state: Sequence[Tensor]
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """A module whose forward takes and gives its state."""
+    output = module(input_ids=token_ids, state=state)
+    return output.logits, output.state
+
+
+# transformers' other ways depend on data: how many tokens an expert has.
+BATCHED_EXPERTS: Final = (("experts_implementation", "batched_mm"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +72,9 @@ class Family:
         The cache of each layer, from the ``transformers`` configuration.
     state
         Of a recurrent model: shapes of all state by name, in the order of its module.
+    step
+        Of a recurrent model: logits ``[1, S, vocabulary]`` and state after the tokens, from the
+        module, tokens ``[1, S]`` and the state before them.
     arguments
         What ``forward`` takes besides tokens and cache, from the module, ``position_ids`` int32
         ``[1, S]`` and the causal mask ``[1, 1, S, T]``: positions, masks for each kind of layer.
@@ -69,13 +85,19 @@ class Family:
     image
         Of a module that reads images: their channels, height and width, from the configuration.
     around
-        Of an encoder-decoder: what holds while an entry runs, and not in the class's own forward.
+        What holds while an entry runs, and not in the class's own forward.
     prepare
         Changes a module after it is loaded, before its entries are exported.
+    by_weights
+        Settles a configuration by the names of the stored weights.
     register
         Makes a class of tapml's own known to ``transformers``.
     own_class
         Gives the class if it is tapml's own; a plain module's takes ``config.json``.
+    candidates
+        Of one that is in no file: what `arguments` may be, to be tried.
+    published
+        Of one whose class has other names: how its folder becomes that of `own_class`.
     loading
         Further arguments of ``from_pretrained``.
     """
@@ -96,14 +118,20 @@ class Family:
     prefix: str = ""
     cache: Callable[[Any], tuple[CacheShape, ...]] = even_cache
     state: Callable[[Any], Mapping[str, tuple[int, ...]]] = lambda _: {}
+    step: Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]] = (
+        own_state
+    )
     arguments: Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]] = plain
     cross: Callable[[Any], Sequence[tuple[Any, Any]]] = lambda _: ()
     features: Callable[[Any], tuple[int, int]] | None = None
     image: Callable[[Any], tuple[int, ...]] | None = None
     around: Callable[[Any], AbstractContextManager[None]] = nullcontext
     prepare: Callable[[nn.Module], None] = lambda _: None
+    by_weights: Callable[[Any, Iterable[str]], None] = lambda _config, _names: None
     register: Callable[[], None] = lambda: None
     own_class: Callable[[], Any] | None = None
+    candidates: tuple[Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]], ...] = ()
+    published: Published | None = None
     loading: tuple[tuple[str, Any], ...] = ()
 
     @property

@@ -1,5 +1,6 @@
 """What the families of RWKV share: tapml computes them itself (:mod:`tapml.models.rwkv`)."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from tapml.models.families.family import Family
@@ -23,6 +24,7 @@ def rwkv_family(architecture: str) -> Family:
         layer="rwkv.blocks.{}.",
         tokenizer="rwkv_vocab_v20230424.txt",
         state=_state,
+        by_weights=_by_weights,
         register=_register,
         own_class=own_class,
     )
@@ -38,3 +40,8 @@ def _state(config: Any) -> dict[str, tuple[int, ...]]:
     from tapml.models.rwkv import state_shapes
 
     return state_shapes(config)
+
+
+def _by_weights(config: Any, names: Iterable[str]) -> None:
+    """Trained initial values are known by their names: no configuration speaks of them."""
+    config.initial_state = any(name.endswith(".attention.time_state") for name in names)

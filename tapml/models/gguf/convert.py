@@ -7,6 +7,7 @@ are the file's own; nothing is rounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +72,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
     for tensor in reader.tensors:
         name = _name_here(str(tensor.name), path)
         if name is None:
-            _check_frequencies(path, tensor)
+            _take_frequencies(path, tensor, config)
             continue
         kind = str(tensor.tensor_type.name)
         shape = tuple(int(each) for each in reversed(tensor.shape))
@@ -148,15 +149,6 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     if config["hidden_size"] % heads or heads % groups:
         raise InputError(f"{path} has {heads} heads over {groups} for {config['hidden_size']} wide")
-    scaling = fields.get("llama.rope.scaling.type")
-    factor = fields.get("llama.rope.scaling.factor", fields.get("llama.rope.scale_linear"))
-    if scaling is None and factor not in (None, 0.0, 1.0):
-        scaling = "linear"  # Older files name no type.
-    if scaling not in (None, "none", "linear"):
-        raise InputError(
-            f"{path} has RoPE scaling {str(scaling)[:40]!r}: expected none or linear; take the "
-            "model's safetensors folder"
-        )
     tokens = fields.get("tokenizer.ggml.tokens") or ()
     config |= {
         "vocab_size": int(fields.get("llama.vocab_size") or len(tokens)),
@@ -166,13 +158,9 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
         "hidden_act": "silu",
         "torch_dtype": "float32",
     }
-    if scaling == "linear":
-        if not isinstance(factor, float) or not 1 <= factor <= _LARGEST:
-            raise InputError(f"{path} has RoPE scaling by {str(factor)[:40]}: expected 1 or more")
-        theta = config["rope_theta"]
-        config["rope_parameters"] = {
-            "rope_type": "linear", "factor": factor, "rope_theta": theta
-        }  # fmt: skip
+    scaling = _scaling(path, fields)
+    if scaling is not None:
+        config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
     for theirs, ours in (("bos", "bos_token_id"), ("eos", "eos_token_id")):
         token = fields.get(f"tokenizer.ggml.{theirs}_token_id")
         config[ours] = token if isinstance(token, int) else None
@@ -198,16 +186,68 @@ def _name_here(name: str, path: Path) -> str | None:
     return found
 
 
-def _check_frequencies(path: Path, tensor: Any) -> None:
-    """Refuse factors of the rotary frequencies that change them: those of Llama 3.1 and later.
+def _scaling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The scaling of rotary positions as ``rope_parameters``, without their base; None for none."""
 
-    Without them a model computes something else beyond its first context, and roots all the same.
-    """
-    if str(tensor.tensor_type.name) != "F32" or not (np.asarray(tensor.data) == 1).all():
+    def field(name: str) -> Any:
+        return fields.get(f"{_ARCHITECTURE}.rope.scaling.{name}")
+
+    kind, factor = field("type"), field("factor")
+    if factor is None:
+        factor = fields.get(f"{_ARCHITECTURE}.rope.scale_linear")
+    if kind is None and factor not in (None, 0.0, 1.0):
+        kind = "linear"  # Older files name no type.
+    if kind in (None, "none"):
+        return None
+    if kind not in ("linear", "yarn") or field("yarn_ext_factor") not in (None, 1.0):
         raise InputError(
-            f"{path} has {_COMPUTED}, the RoPE scaling of the kind llama3: expected none or "
-            "linear; take the model's safetensors folder, and --quantize int4"
+            f"{path} has RoPE scaling {str(kind)[:40]!r}: expected none, linear or yarn; take the "
+            "model's safetensors folder"
         )
+    if not isinstance(factor, float) or not 1 <= factor <= _LARGEST:
+        raise InputError(f"{path} has RoPE scaling by {str(factor)[:40]}: expected 1 or more")
+    made: dict[str, Any] = {"rope_type": kind, "factor": factor}
+    if kind == "linear":
+        return made
+    before = field("original_context_length") or fields.get(f"{_ARCHITECTURE}.context_length")
+    if not isinstance(before, int) or not 0 < before <= _LARGEST:
+        raise InputError(f"{path} has a context of {str(before)[:40]} before its scaling by yarn")
+    made["original_max_position_embeddings"] = before
+    for theirs, ours in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if isinstance(field(theirs), float):
+            made[ours] = field(theirs)
+    if isinstance(field("attn_factor"), float):
+        # On top of yarn's own (Peng et al., equation 22).
+        made["attention_factor"] = field("attn_factor") * (0.1 * log(factor) + 1)
+    return made
+
+
+def _take_frequencies(path: Path, tensor: Any, config: dict[str, Any]) -> None:
+    """Take factors of the rotary frequencies: Llama 3.1 and later have them in place of a kind.
+
+    The class's kind ``longrope`` divides its frequencies by factors as they are.
+    """
+    factors = np.asarray(tensor.data)
+    if str(tensor.tensor_type.name) == "F32" and (factors == 1).all():
+        return
+    expected = (config["head_dim"] // 2,)
+    plain = str(tensor.tensor_type.name) == "F32" and factors.shape == expected
+    if not plain or not (np.isfinite(factors) & (factors > 0)).all() or "rope_parameters" in config:
+        raise InputError(
+            f"{path} has {_COMPUTED} of shape {factors.shape} as {tensor.tensor_type.name}: "
+            f"expected {expected} positive numbers as F32, and no other scaling beside them; take "
+            "the model's safetensors folder, and --quantize int4"
+        )
+    each = [float(factor) for factor in factors]
+    config["rope_parameters"] = {
+        "rope_type": "longrope",
+        "short_factor": each,
+        "long_factor": each,
+        "factor": 1.0,
+        "attention_factor": 1.0,
+        "original_max_position_embeddings": config["max_position_embeddings"],
+        "rope_theta": config["rope_theta"],
+    }
 
 
 def _rotated(config: Mapping[str, Any]) -> frozenset[str]:

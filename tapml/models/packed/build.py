@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,19 +45,24 @@ def build_packed(
         module: nn.Module = model_class._from_config(
             config, dtype=dtype, attn_implementation="eager"
         )
-    files = {each.file: open_tensors(each.file) for each in stored.values()}
-
-    def tensor(name: str) -> Tensor:
-        array = files[stored[name].file][name]
-        raw = torch.from_numpy(np.array(array))
-        return raw.view(torch.bfloat16) if stored[name].dtype == "bfloat16" else raw
-
+    tensor = stored_tensors(stored)
     paths = {name[: -len(form.codes) - 1] for name in stored if name.endswith(f".{form.codes}")}
     parts = dict(module.named_modules(remove_duplicate=False))
     taken = _pack_layers(module, parts, paths, stored, tensor, form, packing)
     _share_head(module, config, paths)
-    _load_floats(module, {name: tensor(name) for name in stored if name not in taken})
+    load_floats(module, {name: tensor(name) for name in stored if name not in taken})
     return module
+
+
+def stored_tensors(stored: Mapping[str, Any]) -> Callable[[str], Tensor]:
+    """Gives tensors of a checkpoint by name, mapped from their files; they may be changed."""
+    files = {each.file: open_tensors(each.file, writable=True) for each in stored.values()}
+
+    def tensor(name: str) -> Tensor:
+        raw = torch.from_numpy(files[stored[name].file][name])
+        return raw.view(torch.bfloat16) if stored[name].dtype == "bfloat16" else raw
+
+    return tensor
 
 
 def _pack_layers(
@@ -104,7 +108,14 @@ def _share_head(module: Any, config: Any, paths: set[str]) -> None:
             return
 
 
-def _load_floats(module: Any, floats: dict[str, Tensor]) -> None:
+def load_floats(module: Any, floats: dict[str, Tensor]) -> None:
+    """Copy all float weights of a module, by their names.
+
+    Raises
+    ------
+    InputError
+        If a tensor is missing, unexpected or of another shape.
+    """
     expected = dict(module.named_parameters())
     packed = {
         f"{path}.{name}"

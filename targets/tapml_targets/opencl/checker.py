@@ -26,6 +26,7 @@ from tapml_targets.opencl.vendors import (
 __all__ = [
     "MAX_MESSAGES",
     "NAME",
+    "ON_DEVICES",
     "UNOPTIMISED",
     "VARIABLE",
     "environment",
@@ -39,6 +40,7 @@ UNOPTIMISED: Final = "no-optimiser"
 """Build option: it does not run the optimiser's output for some kernels (LLVM's ``freeze``)."""
 VARIABLE: Final = "TAPML_OCLGRIND"
 """Path of the driver's library if it is neither in this environment nor the system's."""
+ON_DEVICES: Final = False
 MAX_MESSAGES: Final = 4000
 """Messages per process: a wrong kernel may be wrong in every element."""
 

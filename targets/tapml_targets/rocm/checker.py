@@ -3,6 +3,7 @@
 from tapml_targets.simulator.checker import (
     MAX_MESSAGES,
     NAME,
+    ON_DEVICES,
     UNOPTIMISED,
     environment,
     find_checker,
@@ -13,6 +14,7 @@ from tapml_targets.simulator.checker import (
 __all__ = [
     "MAX_MESSAGES",
     "NAME",
+    "ON_DEVICES",
     "UNOPTIMISED",
     "environment",
     "find_checker",

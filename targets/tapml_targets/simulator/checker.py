@@ -23,6 +23,7 @@ from tapml_targets.simulator import toolchain
 __all__ = [
     "MAX_MESSAGES",
     "NAME",
+    "ON_DEVICES",
     "UNOPTIMISED",
     "environment",
     "find_checker",
@@ -33,6 +34,7 @@ __all__ = [
 NAME: Final = "tapml's simulator"
 UNOPTIMISED: Final = "no-optimiser"
 """Build option for what a checker does not run optimised: it runs everything."""
+ON_DEVICES: Final = False
 MAX_MESSAGES: Final = 4000
 """Messages per process: a wrong kernel may be wrong in every element."""
 LOG_VARIABLE: Final = "TAPML_SIMULATOR_LOG"

@@ -42,6 +42,7 @@ _KINDS: Final = {
     "VkCommandBufferAllocateInfo": 40,
     "VkCommandBufferBeginInfo": 42,
     "VkMemoryBarrier": 46,
+    "VkDebugUtilsObjectNameInfoEXT": 1000128000,
     "VkPhysicalDeviceFeatures2": 1000059000,
     "VkPhysicalDeviceProperties2": 1000059001,
     "VkPhysicalDevice16BitStorageFeatures": 1000083000,

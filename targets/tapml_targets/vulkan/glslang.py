@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from ctypes import c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from ctypes import c_bool, c_char_p, c_int, c_size_t, c_uint32, c_void_p
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -27,6 +27,7 @@ _SPIRV_1_3: Final = (1 << 16) | (3 << 8)
 _CORE_PROFILE: Final = 1
 # SPIR-V's rules and Vulkan's.
 _MESSAGES: Final = (1 << 3) | (1 << 4)
+_LINES: Final = 1 << 10
 _DEFAULT_VERSION: Final = 450
 _ERROR_LINE: Final = re.compile(r"^ERROR: \d+:(\d+): ", re.MULTILINE)
 _SHOWN_LINES: Final = 5
@@ -56,12 +57,28 @@ class _Input(ctypes.Structure):
     )
 
 
+class _Output(ctypes.Structure):
+    """The C interface's ``glslang_spv_options_t``, of glslang 13."""
+
+    _fields_ = (
+        ("generate_debug_info", c_bool),
+        ("strip_debug_info", c_bool),
+        ("disable_optimizer", c_bool),
+        ("optimize_size", c_bool),
+        ("disassemble", c_bool),
+        ("validate", c_bool),
+        ("emit_nonsemantic_shader_debug_info", c_bool),
+        ("emit_nonsemantic_shader_debug_source", c_bool),
+        ("compile_only", c_bool),
+    )
+
+
 def compiler_name() -> str:
     """The compiler and its version, as a part of cache keys."""
     return versions_text(DISTRIBUTION)
 
 
-def compile_glsl(text: str, kernel: str) -> bytes:
+def compile_glsl(text: str, kernel: str, *, lines: bool = False) -> bytes:
     """Compile one compute shader to SPIR-V 1.3.
 
     Parameters
@@ -70,6 +87,8 @@ def compile_glsl(text: str, kernel: str) -> bytes:
         A whole GLSL text with its ``main``.
     kernel
         What it is called in errors.
+    lines
+        Whether the SPIR-V says which line of the text each instruction is of, and holds the text.
 
     Raises
     ------
@@ -92,7 +111,7 @@ def compile_glsl(text: str, kernel: str) -> bytes:
         code=code,
         default_version=_DEFAULT_VERSION,
         default_profile=_CORE_PROFILE,
-        messages=_MESSAGES,
+        messages=_MESSAGES | (_LINES if lines else 0),
         resource=library.glslang_default_resource(),
     )
     with _LOCK:
@@ -101,18 +120,25 @@ def compile_glsl(text: str, kernel: str) -> bytes:
             for step in (library.glslang_shader_preprocess, library.glslang_shader_parse):
                 if not step(shader, ctypes.byref(given)):
                     raise _refusal(kernel, text, library.glslang_shader_get_info_log(shader))
-            return _linked(library, shader, kernel, text)
+            return _linked(library, shader, kernel, text, lines)
         finally:
             library.glslang_shader_delete(shader)
 
 
-def _linked(library: Any, shader: int, kernel: str, text: str) -> bytes:
+def _linked(library: Any, shader: int, kernel: str, text: str, lines: bool) -> bytes:
     program = library.glslang_program_create()
     try:
         library.glslang_program_add_shader(program, shader)
         if not library.glslang_program_link(program, _MESSAGES):
             raise _refusal(kernel, text, library.glslang_program_get_info_log(program))
-        library.glslang_program_SPIRV_generate(program, _COMPUTE)
+        if lines:
+            library.glslang_program_add_source_text(
+                program, _COMPUTE, text.encode(), len(text.encode())
+            )
+        options = _Output(generate_debug_info=lines, disable_optimizer=True)
+        library.glslang_program_SPIRV_generate_with_options(
+            program, _COMPUTE, ctypes.byref(options)
+        )
         words = (c_uint32 * library.glslang_program_SPIRV_get_size(program))()
         library.glslang_program_SPIRV_get(program, words)
         return bytes(words)
@@ -186,7 +212,8 @@ class _Functions:
         "glslang_program_add_shader": (None, (c_void_p, c_void_p)),
         "glslang_program_link": (c_int, (c_void_p, c_int)),
         "glslang_program_get_info_log": (c_char_p, (c_void_p,)),
-        "glslang_program_SPIRV_generate": (None, (c_void_p, c_int)),
+        "glslang_program_add_source_text": (None, (c_void_p, c_int, c_char_p, c_size_t)),
+        "glslang_program_SPIRV_generate_with_options": (None, (c_void_p, c_int, c_void_p)),
         "glslang_program_SPIRV_get_size": (c_size_t, (c_void_p,)),
         "glslang_program_SPIRV_get": (None, (c_void_p, c_void_p)),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,15 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import NoSuchDeviceError
 from tapml_targets.installed import package_version
 from tapml_targets.limits import Limits
-from tapml_targets.vulkan.api import NULL, check, ffi, lib, struct
+from tapml_targets.vulkan.api import NULL, check, ffi, lib, struct, texts
 from tapml_targets.vulkan.discovery import REMEDY
+from tapml_targets.vulkan.naming import EXTENSION
 from tapml_targets.vulkan_loader.manifests import swiftshader_version
+from tapml_targets.vulkan_loader.validation import is_checking, kind_of_device
 
 _API_1_1: Final = (1 << 22) | (1 << 12)
+# What the validation layer writes through, it may switch on from this version.
+_API_1_2: Final = (1 << 22) | (2 << 12)
 _COMPUTE_BIT: Final = 2
 # What the loader answers where there is no driver, and a driver where there is no device.
 _NO_DRIVER, _NO_DEVICE = -9, -3
@@ -96,7 +99,7 @@ class Features:
             "int8": self.storage8.storageBuffer8BitAccess,
         }
         self.names = frozenset(name for name, there in found.items() if there)
-        robust = plain.robustBufferAccess and "VK_LAYER_GPUAV_ENABLE" not in os.environ
+        robust = plain.robustBufferAccess and not is_checking()
         # Only what kernels use: each of the others may cost something.
         self.all.features = ffi.new(
             "VkPhysicalDeviceFeatures *",
@@ -130,8 +133,15 @@ def create_instance() -> Any:
     SetupError, RemoteError
         If the drivers do not work.
     """
-    about = struct("VkApplicationInfo", pApplicationName="tapml", apiVersion=_API_1_1)
-    info = struct("VkInstanceCreateInfo", pApplicationInfo=about)
+    version = _API_1_2 if is_checking() else _API_1_1
+    about = struct("VkApplicationInfo", pApplicationName="tapml", apiVersion=version)
+    extensions = [EXTENSION] if is_checking() else []
+    info = struct(
+        "VkInstanceCreateInfo",
+        pApplicationInfo=about,
+        enabledExtensionCount=len(extensions),
+        ppEnabledExtensionNames=texts(extensions),
+    )
     instance = ffi.new("VkInstance *")
     result = lib.vkCreateInstance(info, NULL, instance)
     if result == _NO_DRIVER:
@@ -213,7 +223,7 @@ def _describe(handle: Any, index: int, family: int, bits: int) -> PhysicalDevice
         index=index,
         name=name or "unnamed device",
         vendor_platform=ffi.string(driver.driverName).decode(errors="replace").strip() or "unnamed",
-        device_type=kind,
+        device_type=kind_of_device(kind),
         driver_version=f"{_driver_version(properties, driver, name)}; vulkan "
         f"{package_version('vulkan')}",
         limits=Limits(

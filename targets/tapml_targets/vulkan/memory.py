@@ -8,6 +8,9 @@ from typing import Any, Final
 from tapml_targets.errors import SetupError
 from tapml_targets.memory_commands import DeviceMemory
 from tapml_targets.vulkan.api import NULL, WHOLE_SIZE, check, created, ffi, lib, struct
+from tapml_targets.vulkan.naming import BUFFER, give_name
+from tapml_targets.vulkan_loader.validation import is_checking
+from tapml_targets.vulkan_loader.validation_log import buffer_name
 
 _ROUNDED: Final = 16
 # Storage buffer, source and target of copies.
@@ -91,15 +94,21 @@ class Memory:
         reachable = any(
             flags & _DEVICE_LOCAL and flags & _REACHED == _REACHED for flags in self._types
         )
+        self._allocated = 0
         # A window of a GPU's own memory is written fast enough, and read a thousand times slower.
         self.staged = (discrete or not reachable) if staged is None else staged
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """A buffer for kernels."""
         if self.staged:
-            return self._allocate(nbytes, (_DEVICE_LOCAL, 0), mapped=False)
-        wanted = (_REACHED | _DEVICE_LOCAL | _HOST_CACHED, _REACHED | _DEVICE_LOCAL, _REACHED)
-        return self._allocate(nbytes, wanted, mapped=True)
+            buffer = self._allocate(nbytes, (_DEVICE_LOCAL, 0), mapped=False)
+        else:
+            wanted = (_REACHED | _DEVICE_LOCAL | _HOST_CACHED, _REACHED | _DEVICE_LOCAL, _REACHED)
+            buffer = self._allocate(nbytes, wanted, mapped=True)
+        if is_checking():
+            self._allocated += 1
+            give_name(self._device, BUFFER, buffer.handle, buffer_name(self._allocated))
+        return buffer
 
     def allocate_staging(self, nbytes: int) -> DeviceBuffer:
         """A buffer that this process reaches, to copy from and to."""

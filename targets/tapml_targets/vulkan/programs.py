@@ -8,7 +8,9 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import LimitExceededError
 from tapml_targets.library import Kernel
 from tapml_targets.vulkan.api import NULL, array, check, created, ffi, lib, struct
+from tapml_targets.vulkan.naming import PIPELINE, give_name
 from tapml_targets.vulkan.reflection import CAPABILITIES, Interface, read_interface
+from tapml_targets.vulkan_loader.validation import is_checking
 
 _FORMAT: Final = b"tapml-spirv-1"
 _STORAGE_BUFFER: Final = 7
@@ -81,6 +83,8 @@ def build_kernel(
             destroy(device, handle, NULL)
         raise
     lib.vkDestroyShaderModule(device, shader, NULL)
+    if is_checking():
+        give_name(device, PIPELINE, pipeline, kernel.symbol)
     return LoadedKernel(kernel.name, interface, set_layout, layout, pipeline)
 
 

@@ -9,6 +9,7 @@ from tapml_targets.errors import CompileError
 from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.vulkan.glslang import compile_glsl, compiler_name
+from tapml_targets.vulkan_loader.validation import is_checking
 
 _FORMAT: Final = b"tapml-spirv-1"
 
@@ -38,5 +39,8 @@ def spirv_of(module: CodeModule, kernel: Kernel) -> bytes:
             f"the module has no kernel {kernel.symbol!r}: it is to define "
             f"`void {kernel.symbol}()` and call it in `main`"
         )
-    kept = KeptCode("spirv", ".spv", _FORMAT, compiler_name(), text)
-    return kept.code(lambda: compile_glsl(text, kernel.name))
+    # The layer that checks says which line of the text it means.
+    lines = is_checking()
+    named = f"{text}\0lines" if lines else text
+    kept = KeptCode("spirv", ".spv", _FORMAT, compiler_name(), named)
+    return kept.code(lambda: compile_glsl(text, kernel.name, lines=lines))

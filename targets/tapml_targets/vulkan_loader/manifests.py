@@ -66,15 +66,25 @@ def system_manifests(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 def browser_manifests(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """SwiftShader's manifest in the first installed browser that brings it; none is no fault."""
-    folders = [Path(folder) for folder in _BROWSERS]
-    cache_home = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "/")) / ".cache")
-    with suppress(OSError):
-        folders += sorted(Path(cache_home).glob(_PLAYWRIGHT), reverse=True)
-    for folder in folders:
+    for folder in _browser_folders(environ):
         manifest = folder / _MANIFEST
         if manifest.is_file() and library_of(manifest) is not None:
             return [manifest]
     return []
+
+
+def browser_file(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """A file of the first installed browser that brings it."""
+    files = (folder / name for folder in _browser_folders(environ))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _browser_folders(environ: Mapping[str, str]) -> list[Path]:
+    folders = [Path(folder) for folder in _BROWSERS]
+    cache_home = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "/")) / ".cache")
+    with suppress(OSError):
+        folders += sorted(Path(cache_home).glob(_PLAYWRIGHT), reverse=True)
+    return folders
 
 
 def library_of(manifest: Path) -> Path | None:

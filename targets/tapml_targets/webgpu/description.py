@@ -9,6 +9,7 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.installed import package_version
 from tapml_targets.limits import Limits
 from tapml_targets.vulkan_loader.manifests import swiftshader_version
+from tapml_targets.vulkan_loader.validation import kind_of_device
 from tapml_targets.webgpu.discovery import is_swiftshader
 
 # The names that wgpu and the standard give a feature, and tapml's.
@@ -38,7 +39,7 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
         index=index,
         name=info["device"].strip() or "unnamed adapter",
         vendor_platform=f"{info['vendor'].strip() or 'unnamed'} ({info['backend_type']}, wgpu)",
-        device_type=kind,
+        device_type=kind_of_device(kind),
         driver_version=f"{_driver_version(info)}; wgpu {package_version('wgpu')}, "
         f"wgpu-native {_native_version()}",
         limits=Limits(

@@ -21,6 +21,7 @@ from tapml_targets.vulkan_loader.drivers import (
     set_faulty_drivers_aside,
     state_of,
 )
+from tapml_targets.vulkan_loader.validation import is_checking
 from tapml_targets.webgpu.failures import error_log
 
 __all__ = [
@@ -80,7 +81,9 @@ def list_adapters() -> list[Any]:
     extras = importlib.import_module("wgpu.backends.wgpu_native.extras")
     # Refused where this process has an instance already: then OpenGL is left out below.
     with suppress(RuntimeError):
-        extras.set_instance_extras(backends=_BACKENDS)
+        # Names and lines reach the layer that checks only if asked for.
+        flags = ("Debug",) if is_checking() else ("Default",)
+        extras.set_instance_extras(backends=_BACKENDS, flags=flags)
     try:
         found = wgpu.gpu.enumerate_adapters_sync()
     except (RuntimeError, wgpu.GPUError) as error:

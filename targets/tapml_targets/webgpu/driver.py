@@ -24,6 +24,7 @@ from tapml_targets.installed import install_hint
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
 from tapml_targets.memory_commands import MemoryCommands
+from tapml_targets.vulkan_loader.validation_log import buffer_name
 from tapml_targets.webgpu.discovery import import_wgpu, list_adapters
 from tapml_targets.webgpu.failures import caught, error_log, failure
 from tapml_targets.webgpu.narrowing import required_limits
@@ -126,7 +127,7 @@ class WebGPUDriver(MemoryCommands["DeviceBuffer"]):
         self._uploader = Uploader(self._queue, self._mover, self._staging, self._submissions)
         self._timed: list[Queries] | None = None
         self._began = 0
-        self._frees = self._allocated = self._freed = 0
+        self._buffers = self._frees = self._allocated = self._freed = 0
         self.stand_ins = 0
 
     def _allocate(self, nbytes: int) -> DeviceBuffer:
@@ -140,7 +141,9 @@ class WebGPUDriver(MemoryCommands["DeviceBuffer"]):
         from tapml_targets.webgpu.memory import DeviceBuffer
 
         with self._told(f"allocating {nbytes} bytes"):
-            buffer = DeviceBuffer(self._mover.room(nbytes), nbytes)
+            self._buffers += 1
+            label = buffer_name(self._buffers)
+            buffer = DeviceBuffer(self._mover.room(nbytes, label), nbytes)
         self._allocated += nbytes
         return buffer
 

@@ -13,10 +13,12 @@ from collections import deque
 from typing import Any, Final
 
 from tapml_targets.errors import CompileError, DeviceLostError, RemoteError, SetupError, TapmlError
+from tapml_targets.vulkan_loader.validation import is_checking
 
 _LOST: Final = re.compile(r"device (?:is |was )?lost|DeviceLost|DEVICE LOST", re.IGNORECASE)
 # wgpu logs a lost device in two lines, and only the second gives the reason.
 _EXPECTED: Final = re.compile(r"^DEVICE LOST!$|device was lost \((?:destroyed|CallbackCancelled)\)")
+_LAYERS: Final = ("VALIDATION [", "objects: (")
 _NO_MEMORY: Final = re.compile(r"not enough memory|out of memory", re.IGNORECASE)
 _MAX_KEPT: Final = 32
 _MAX_TEXT: Final = 8000
@@ -30,9 +32,11 @@ class ErrorLog(logging.Handler):
         self._kept: deque[str] = deque(maxlen=_MAX_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record's text, unless it is about a device that was closed."""
+        """Keep a record's text, unless it is about a device that was closed, or a layer's."""
         text = record.getMessage()
-        if not _EXPECTED.search(text):
+        # What a layer that checks finds is in its own log.
+        layers = is_checking() and text.lstrip().startswith(_LAYERS)
+        if not layers and not _EXPECTED.search(text):
             self._kept.append(text)
 
     def __bool__(self) -> bool:

@@ -74,10 +74,11 @@ class ByteMover:
         self._alignment = alignment
         self._built: tuple[Any, Any] | None = None
 
-    def room(self, nbytes: int) -> Any:
+    def room(self, nbytes: int, label: str = "") -> Any:
         """Memory for kernels and copies; freed with its last reference."""
         usage = self._wgpu.BufferUsage
         return self._device.create_buffer(
+            label=label,
             size=rounded(max(1, nbytes), 16),
             usage=usage.STORAGE | usage.COPY_SRC | usage.COPY_DST,
         )

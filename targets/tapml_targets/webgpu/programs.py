@@ -93,6 +93,7 @@ class Builder:
             layout, pipeline_layout = self._layout((*access, *("uniform",) * text.has_uniform))
             shader = self._device.create_shader_module(label=kernel.name[:200], code=code)
             pipeline = self._device.create_compute_pipeline(
+                label=text.symbol,
                 layout=pipeline_layout,
                 compute={"module": shader, "entry_point": text.symbol},
             )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tapml.models.gguf.blocks import KINDS, read_blocks
 from tapml.models.gguf.bounds import check_bounds
 from tapml.models.huggingface import load_model
 from tapml.models.resolve import resolve_model
+from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
 from tests.models.gguf import written
 
@@ -101,28 +104,52 @@ def test_a_file_computes_what_transformers_computes_with_its_weights(
 
 @pytest.mark.parametrize("kind", ["F16", "F32"])
 def test_a_file_of_floats_is_a_model_without_quantization(kind: str, tmp_path: Path) -> None:
-    values = written.write_llama(tmp_path / "small.gguf", kind, frequencies=1.0)
+    values = written.write_llama(tmp_path / "small.gguf", kind, frequencies=[1.0] * (HEAD // 2))
     model = load_model(tmp_path / "small.gguf")
     assert model.quantization == ""
     assert_same_logits(model.module, own_llama(values))
 
 
-def test_linear_scaling_of_positions_is_the_models(tmp_path: Path) -> None:
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("rope", [{"rope_type": "linear", "factor": 4.0}, _YARN])
+def test_a_scaling_of_positions_is_the_models(tmp_path: Path, rope: dict[str, Any]) -> None:
     path = tmp_path / "small.gguf"
-    values = written.write_llama(path, "Q8_0", scaling=("linear", 4.0))
-    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+    values = written.write_llama(path, "Q8_0", scaling=(rope["rope_type"], 4.0))
     module = load_model(path).module
-    assert_same_logits(module, own_llama(values, rope_parameters=rope))
+    assert_same_logits(module, own_llama(values, rope_parameters=rope | {"rope_theta": 10000.0}))
     with pytest.raises(AssertionError):
         assert_same_logits(module, own_llama(values))
 
 
+def test_factors_of_the_frequencies_are_the_scaling_of_llama_3(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "rope_theta": 10000.0,
+    }
+    plain: Any = LlamaRotaryEmbedding(LlamaConfig(head_dim=HEAD))
+    scaled: Any = LlamaRotaryEmbedding(LlamaConfig(head_dim=HEAD, rope_parameters=rope))
+    factors = (plain.inv_freq / scaled.inv_freq).tolist()
+    assert min(factors) == 1
+    assert max(factors) == 8
+    path = tmp_path / "small.gguf"
+    values = written.write_llama(path, "Q8_0", frequencies=factors)
+    model = load_model(path)
+    assert_same_logits(model.module, own_llama(values, rope_parameters=rope))
+    assert root_wrapper(model) < 1e-5
+
+
 def test_scalings_that_are_not_done_are_refused_by_name(tmp_path: Path) -> None:
-    written.write_llama(tmp_path / "a.gguf", "Q8_0", scaling=("yarn", 4.0))
-    with pytest.raises(InputError, match="RoPE scaling 'yarn': expected none or linear"):
+    written.write_llama(tmp_path / "a.gguf", "Q8_0", scaling=("longrope", 4.0))
+    with pytest.raises(InputError, match="RoPE scaling 'longrope': expected none, linear or yarn"):
         resolve_model(tmp_path / "a.gguf")
-    written.write_llama(tmp_path / "b.gguf", "Q8_0", frequencies=8.0)
-    with pytest.raises(InputError, match=r"rope_freqs.weight, the RoPE scaling of the kind llama3"):
+    written.write_llama(tmp_path / "b.gguf", "Q8_0", frequencies=[8.0] * 3)
+    with pytest.raises(InputError, match=r"rope_freqs.weight of shape \(3,\) as F32: expected"):
         resolve_model(tmp_path / "b.gguf")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def write_llama(
     *,
     architecture: str = "llama",
     scaling: tuple[str, float] | None = None,
-    frequencies: float | None = None,
+    frequencies: Sequence[float] = (),
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Write a file; the float32 values of its tensors by their names in it."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -83,9 +84,10 @@ def write_llama(
     if scaling is not None:
         writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
         writer.add_rope_scaling_factor(scaling[1])
-    if frequencies is not None:
-        factors = np.full(WIDTH // HEADS // 2, frequencies, np.float32)
-        writer.add_tensor("rope_freqs.weight", factors)
+        if scaling[0] == "yarn":
+            writer.add_rope_scaling_orig_ctx_len(16)
+    if len(frequencies):
+        writer.add_tensor("rope_freqs.weight", np.array(frequencies, np.float32))
     writer.add_vocab_size(WORDS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")

@@ -29,6 +29,24 @@ def test_only_what_is_named_moves_and_the_model_passes_like_that(
     assert report["strategy"]["model_runs"] == len(moved)
 
 
+def test_an_operator_beyond_the_bound_on_slowness_fails_and_moves_without_the_bound(
+    finished: FinishedSession, tmp_path: Path
+) -> None:
+    session = finished.copy(tmp_path / "session")
+    arguments = ("offload", "--session", session, "--only", "softmax")
+    ended = run_here(*arguments, "--max-slowdown", "1e-9", cache=finished.cache)
+    assert ended.exit_code == 1, ended.errors
+    (slow,) = [o for o in read_report(session)["operators"] if o["name"] == "softmax"]
+    assert (slow["state"], slow["cause"]) == ("failed", "too slow")
+    assert "times the reference's" in slow["reason"]
+    assert "--max-slowdown allows 1e-09 times" in slow["reason"]
+    ended = run_here(*arguments, "--max-slowdown", "1e9", cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+    assert states(session)["softmax"] == "moved"
+    refused = run_here(*arguments, "--max-slowdown", "0", cache=finished.cache)
+    assert refused.exit_code == 2
+
+
 def test_a_pattern_that_matches_nothing_is_refused_with_names_near_it(
     finished: FinishedSession, tmp_path: Path
 ) -> None:

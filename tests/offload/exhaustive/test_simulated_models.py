@@ -1,4 +1,4 @@
-"""The shipped model, whole, moves to every simulated device of the platforms that print C."""
+"""The shipped model, whole, moves to every simulated device of the platforms without a GPU here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tapml_targets.platforms import load_driver_module
 from tests.offload.commands import run_here
 from tests.offload.sessions import read_report, states
 
-PLACES = [("cuda", 0), ("rocm", 0), ("rocm", 1)]
+PLACES = [("metal", 0), ("cuda", 0), ("rocm", 0), ("rocm", 1)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -10,6 +10,7 @@ from tapml.distributed.results import Setting
 
 TITLE: Final = "DistributedDataParallel"
 PRELOAD: Final = ("torch.nn.parallel.distributed",)
+SPLITS: Final = True
 FLOAT64: Final = True
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 RULES: Final[tuple[Rule, ...]] = ()

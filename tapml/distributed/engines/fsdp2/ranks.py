@@ -17,13 +17,13 @@ def distribute(model: nn.Module, job: Job, rank: int, world: int, **options: str
     """Shard every block by itself, as the library's tutorial does, and the rest with the root."""
     del job, rank, options
     mesh = init_device_mesh("cpu", (world,))
-    for block in _blocks(model):
+    for block in blocks(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
 
 
-def _blocks(model: nn.Module) -> list[nn.Module]:
+def blocks(model: nn.Module) -> list[nn.Module]:
     """The root's children, items of lists for lists; none that shares a parameter with another."""
     children: list[nn.Module] = []
     for child in model.children():

@@ -10,6 +10,7 @@ from tapml.distributed.results import Setting
 
 TITLE: Final = "FSDP2 (fully_shard)"
 PRELOAD: Final = ("torch.distributed.fsdp", "torch.distributed.device_mesh")
+SPLITS: Final = True
 FLOAT64: Final = True
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 RULES: Final[tuple[Rule, ...]] = ()

@@ -79,7 +79,7 @@ def distribute(
     before = {name: value.detach().clone() for name, value in model.state_dict().items()}
     rate = _rate(job, model) if kernel == "fused" else 0.0
     fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": rate}
-    chosen = Sharder(fused_params=fused if rate else None)
+    chosen = Sharder(fused_params=fused if kernel == "fused" else None)
     topology = Topology(world_size=world, compute_device=device, local_world_size=local)
     tables = {
         name

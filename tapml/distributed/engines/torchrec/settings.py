@@ -16,6 +16,7 @@ PRELOAD: Final = (
     "torchrec.distributed.planner",
     "fbgemm_gpu.split_embedding_configs",
 )
+SPLITS: Final = True
 FLOAT64: Final = False
 
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -1,0 +1,199 @@
+"""Plants the 12 causes of CRADLE in a backend, on every model where they can act.
+
+    python3 scripts/compare_causes.py FOLDER                      FOLDER is that of
+                                                                  compare_model_set.py
+    python3 scripts/compare_causes.py FOLDER --only 'lenet*'      some of the models
+    python3 scripts/compare_causes.py FOLDER --table              the table of what is there, into
+                                                                  docs/compare.md
+
+Two healthy backends and a faulty one run each model: are the faulty pairs detected, by which tier,
+and is the first node the culprit? The patches themselves write down where they changed a value.
+What was studied is kept in FOLDER/causes; `tapml compare --calibrate FOLDER/causes` reads it. Exit
+code 1: a fault was missed, or laid at another node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from scripts.cradle_causes import on_numpy, on_torch  # noqa: E402
+from scripts.cradle_causes.causes import CAUSES, Cause  # noqa: E402
+from scripts.cradle_causes.patches import ACTED  # noqa: E402
+from scripts.cradle_causes.table import misses, write_table  # noqa: E402
+from tapml.backends.child import JOBS  # noqa: E402
+from tapml.backends.finding import Backend, find_backend  # noqa: E402
+from tapml.backends.runner import Array  # noqa: E402
+from tapml.comparing.data import Data, read_data  # noqa: E402
+from tapml.comparing.localizing import Localizer  # noqa: E402
+from tapml.comparing.processes import (  # noqa: E402
+    BackendFailedError,
+    BackendProcess,
+    Failure,
+)
+from tapml.comparing.result import BackendResult, Comparison, PairResult  # noqa: E402
+from tapml.comparing.run import DEADLINE_SECONDS, environment_of  # noqa: E402
+from tapml.comparing.verdicts import Thresholds, judge, truth_of  # noqa: E402
+from tapml.durable.files import write_json  # noqa: E402
+from tapml.durable.strict_json import to_strict  # noqa: E402
+from tapml.isolate.pool import Pool  # noqa: E402
+
+# Keras on PyTorch averages wrongly today, so it is not one of them.
+HEALTHY: Final = ("keras-openvino", "keras-tensorflow")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Study what is not studied yet."""
+    parser = argparse.ArgumentParser(description="Plant the causes that CRADLE found.")
+    parser.add_argument("folder", type=Path, help="models and data")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="models to match")
+    parser.add_argument("--table", action="store_true", help="only write docs/compare.md")
+    options = parser.parse_args(arguments)
+    os.nice(max(0, 10 - os.nice(0)))
+    results = options.folder / "causes"
+    results.mkdir(exist_ok=True)
+    if not options.table:
+        with Pool(JOBS) as pool:
+            for model in sorted(
+                options.folder.glob("*.keras"), key=lambda each: each.stat().st_size
+            ):
+                file = results / f"{model.stem}.json"
+                if file.exists() or "." in model.stem or not fnmatchcase(model.stem, options.only):
+                    continue
+                found = study(model, read_data(model.with_suffix(".npz")), pool, results)
+                write_json(file, to_strict(found))
+                planted = [each for each in found["pairs"] if each["cause"]]
+                print(f"{model.stem}: {len(planted)} faulty pairs, {len(misses([found]))} missed",
+                      flush=True)  # fmt: skip
+    studied = [json.loads(each.read_text("utf-8")) for each in sorted(results.glob("*.json"))]
+    if options.table:
+        write_table(ROOT / "docs" / "compare.md", studied)
+    for line in misses(studied):
+        print(f"missed: {line}")
+    return 1 if misses(studied) else 0
+
+
+def study(
+    model: Path, data: Data, pool: Pool, scratch: Path, causes: tuple[Cause, ...] = CAUSES
+) -> dict[str, Any]:
+    """One model with every cause that can act on it.
+
+    Returns
+    -------
+    A comparison as plain data; its pairs have besides ``cause`` (empty for the healthy pair),
+    ``truth`` and ``acted``, the nodes where the patch changed a value, in order.
+    """
+    processes = {name: _process(find_backend(name), model, pool) for name in HEALTHY}
+    outputs: dict[str, dict[str, Array]] = {}
+    failures: dict[str, Failure] = {}
+    pairs: list[dict[str, Any]] = []
+    acted = scratch / "acted.txt"
+    try:
+        inputs: dict[str, Array] = {}
+        for name, process in processes.items():
+            process.load()
+            inputs = data.for_inputs(process.inputs)
+            outputs[name] = process.run(inputs)
+        localizer = Localizer(processes, inputs, data, failures)
+        pairs.append(
+            _pair(HEALTHY, outputs, data, localizer) | {"cause": "", "truth": False, "acted": []}
+        )
+        kinds = {each.kind for each in processes[HEALTHY[0]].nodes}
+        for cause in causes:
+            if kinds.isdisjoint(cause.kinds):
+                continue
+            acted.unlink(missing_ok=True)
+            packages = [on_numpy, on_torch] if cause.everywhere else [on_numpy]
+            faulty = [_faulty(each, cause, acted, model, pool) for each in packages]
+            for process in faulty:
+                name = process.backend.text
+                processes[name] = process
+                try:
+                    outputs[name] = process.run(inputs)
+                except BackendFailedError as error:
+                    failures[name] = error.failure
+            names = [each.backend.text for each in faulty]
+            against = (
+                [(names[0], names[1])]
+                if cause.everywhere
+                else [(each, names[0]) for each in HEALTHY]
+            )
+            found = [_pair(each, outputs, data, localizer) for each in against]
+            nodes = set(acted.read_text("utf-8").split("\n")) if acted.exists() else set()
+            acted.unlink(missing_ok=True)
+            order = [each.name for each in processes[HEALTHY[0]].nodes if each.name in nodes]
+            if order:
+                pairs += [
+                    each | {"cause": cause.name, "truth": True, "acted": order} for each in found
+                ]
+            for process in faulty:
+                process.close()
+                del processes[process.backend.text]
+                outputs.pop(process.backend.text, None)
+        backends = tuple(
+            BackendResult(name, each.backend.description.title, each.versions, each.seconds)
+            for name, each in processes.items()
+        )
+    finally:
+        for process in processes.values():
+            process.close()
+    document = Comparison(model.stem, len(data), "labels", backends, ()).to_json()
+    named = {each["name"] for each in document["backends"]}
+    document["backends"] += [
+        {"name": name, "failure": {"kind": each.kind, "message": each.message, "place": each.place}}
+        for name, each in failures.items() if name not in named
+    ]  # fmt: skip
+    return {**document, "pairs": pairs}
+
+
+def _pair(
+    names: tuple[str, str], outputs: Mapping[str, dict[str, Array]], data: Data,
+    localizer: Localizer,
+) -> dict[str, Any]:  # fmt: skip
+    if not all(name in outputs for name in names):
+        found = localizer.failed(names)
+    else:
+        truth = truth_of(data.labels, [outputs[HEALTHY[0]]])
+        verdict = judge(outputs[names[0]], outputs[names[1]], truth, Thresholds())
+        found = PairResult(names, verdict.status, verdict.reason,
+                           metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
+        # Also where no tier triggers: the patch writes down where it acts.
+        if verdict.status != "agree" or names[1] not in HEALTHY:
+            localized = localizer.inconsistent(found, outputs)
+            found = (
+                localized if verdict.status != "agree" else replace(found, graph=localized.graph)
+            )
+    document = Comparison("", 0, "", (), (found,)).to_json()
+    plain: dict[str, Any] = document["pairs"][0]
+    return plain
+
+
+def _faulty(package: Any, cause: Cause, acted: Path, model: Path, pool: Pool) -> BackendProcess:
+    name = f"{package.__name__.rpartition('.')[2]}:{cause.name}"
+    process = _process(
+        Backend(name, package.__name__, package.DESCRIPTION, cause.name), model, pool
+    )
+    process.environment = replace(
+        process.environment, variables={**process.environment.variables, ACTED: str(acted)}
+    )
+    return process
+
+
+def _process(backend: Backend, model: Path, pool: Pool) -> BackendProcess:
+    return BackendProcess(
+        backend, model.resolve(), pool, environment_of(backend, preload=True), DEADLINE_SECONDS
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Compares backends on a set of models, and writes tables II and III of CRADLE beside ours.
+
+    python3 scripts/compare_model_set.py FOLDER                   what needs no package
+    python3 scripts/compare_model_set.py FOLDER --packages DIR    ONNX files of packages too, see
+                                                                  scripts/model_set/packaged.py
+    python3 scripts/compare_model_set.py FOLDER --only 'lenet*'   some of the models
+    python3 scripts/compare_model_set.py FOLDER --tables          the tables of what is there, into
+                                                                  docs/compare.md
+
+Models are made once and compared once: a run that was interrupted goes on where it was, and a
+model, its data or a library that changed is compared again. Everything runs niced. Exit code 1: a
+pair is accused that no script in docs/bugs confirms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[0] = str(ROOT)
+
+from scripts.model_set.applications import APPLICATIONS  # noqa: E402
+from scripts.model_set.case import Case  # noqa: E402
+from scripts.model_set.packaged import PACKAGED, make_packaged  # noqa: E402
+from scripts.model_set.tables import false_accusations, write_tables  # noqa: E402
+from scripts.model_set.trained import TRAINED  # noqa: E402
+from scripts.processes import children_processor_seconds  # noqa: E402
+from tapml.backends.child import JOBS  # noqa: E402
+from tapml.comparing.run import compare  # noqa: E402
+from tapml.durable.files import write_json  # noqa: E402
+from tapml.durable.strict_json import to_strict  # noqa: E402
+from tapml.isolate.pool import Pool  # noqa: E402
+
+CASES: Final = (
+    *(Case(name, trained.dataset, ".keras") for name, trained in TRAINED.items()),
+    *(Case(name, "digits, keras.applications", ".keras") for name in APPLICATIONS),
+    *(Case(name, f"{packaged.group} ({packaged.package})", ".onnx")
+      for name, packaged in PACKAGED.items()),
+)  # fmt: skip
+_LIBRARIES: Final = (
+    "keras", "torch", "jax", "tensorflow-cpu", "openvino", "onnxruntime", "onnx", "apache-tvm",
+)  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make, compare, and print or write the tables."""
+    parser = argparse.ArgumentParser(description="Compare backends on a set of models.")
+    parser.add_argument("folder", type=Path, help="models, data and results")
+    parser.add_argument("--packages", type=Path, metavar="DIR", help="where packages lie")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="names to match")
+    parser.add_argument("--tables", action="store_true", help="only write docs/compare.md")
+    options = parser.parse_args(arguments)
+    os.nice(max(0, 10 - os.nice(0)))
+    cases = [each for each in CASES if fnmatchcase(each.name, options.only)
+             and (options.packages is not None or each.suffix == ".keras")]  # fmt: skip
+    if not options.tables:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        make(options.folder, cases, options.packages)
+        compare_all(options.folder, cases)
+    results = read_results(options.folder)
+    if options.tables:
+        write_tables(ROOT / "docs" / "compare.md", results)
+    found = false_accusations(results)
+    for line in found:
+        print(f"unconfirmed: {line}")
+    return 1 if found else 0
+
+
+def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
+    """Make the models that are not there."""
+    absent = [each for each in cases if not each.model(folder).exists()]
+    for kind in (TRAINED, APPLICATIONS):
+        names = [each.name for each in absent if each.name in kind]
+        if names:
+            path = os.pathsep.join(map(str, filter(None, (packages, os.environ.get("PYTHONPATH")))))
+            subprocess.run(
+                [sys.executable, ROOT / "scripts/model_set/making.py", folder, *names],
+                check=True, env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+            )  # fmt: skip
+    if packages is not None:
+        sys.path.append(str(packages))
+        for each in absent:
+            if each.name in PACKAGED:
+                make_packaged(each.name, packages, each.model(folder), each.data(folder))
+
+
+def compare_all(folder: Path, cases: Sequence[Case]) -> None:
+    """Compare what has no result yet."""
+    with Pool(JOBS) as pool:
+        for number, case in enumerate(cases, 1):
+            key, file = _key(case, folder), _file(folder, case.name)
+            if file.exists() and json.loads(file.read_text("utf-8"))["key"] == key:
+                continue
+            before = children_processor_seconds()
+            comparison = compare(case.model(folder), case.backends, case.data(folder), pool=pool)
+            result = {"key": key, "name": case.name, "group": case.group,
+                      "processor_seconds": round(children_processor_seconds() - before, 1),
+                      **comparison.to_json()}  # fmt: skip
+            file.parent.mkdir(exist_ok=True)
+            write_json(file, to_strict(result))
+            differing = [each for each in result["pairs"] if each["status"] != "agree"]
+            print(f"{number}/{len(cases)} {case.name}: {len(result['pairs'])} pairs, "
+                  f"{len(differing)} do not agree", flush=True)  # fmt: skip
+
+
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """Of every case that was compared, in the order of the set."""
+    files = [_file(folder, each.name) for each in CASES]
+    return [json.loads(each.read_text("utf-8")) for each in files if each.exists()]
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / "results" / f"{name}.json"
+
+
+def _key(case: Case, folder: Path) -> str:
+    state = hashlib.sha256()
+    for path in (case.model(folder), case.data(folder)):
+        state.update(path.read_bytes())
+    libraries = [f"{name} {version(name)}" for name in _LIBRARIES]
+    state.update(json.dumps([case.backends, libraries]).encode())
+    return state.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

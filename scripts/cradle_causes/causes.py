@@ -1,0 +1,59 @@
+"""What the causes are called, where they can act, and what the paper says of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_CONVOLUTIONS: Final = ("Conv1D", "Conv2D")
+_DEPTHWISE: Final = ("DepthwiseConv2D", "SeparableConv2D")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One bug.
+
+    Attributes
+    ----------
+    name
+        The variant of the faulty backends.
+    kinds
+        Layers that it can act on.
+    title
+        In words.
+    root
+        The row of the paper's table III; empty for a crash.
+    everywhere
+        Whether it is a bug of Keras, so that every backend has it.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    title: str
+    root: str = ""
+    everywhere: bool = False
+
+
+CAUSES: Final = (
+    Cause("norm-epsilon", ("BatchNormalization",),
+          "the root of the variance without epsilon (figure 2)", "batch normalization"),
+    Cause("norm-deviation", ("BatchNormalization",),
+          "the variance where the deviation belongs", "batch normalization"),
+    Cause("padding-symmetric", _CONVOLUTIONS,
+          "`same` pads both sides alike, then crops", "padding scheme"),
+    Cause("padding-first", _DEPTHWISE,
+          "`same` puts the odd row first", "padding scheme"),
+    Cause("pooling-padding", ("AveragePooling2D",),
+          "the average counts the padding (figure 6)", "pooling scheme"),
+    Cause("kernel-flipped", (*_CONVOLUTIONS, "SeparableConv2D"),
+          "kernels mirrored, as a true convolution has them", "parameter organization"),
+    Cause("kernel-transposed", ("Conv2D", "SeparableConv2D"),
+          "kernels with height and width exchanged", "parameter organization"),
+    Cause("crash-kernel", (*_CONVOLUTIONS, "SeparableConv2D"),
+          "a kernel with inputs and outputs exchanged"),
+    Cause("crash-depthwise", _DEPTHWISE, "a depthwise kernel without its channels"),
+    Cause("crash-norm", ("BatchNormalization",), "a gain of the wrong shape", everywhere=True),
+    Cause("crash-pooling", ("MaxPooling2D", "AveragePooling2D"),
+          "a window with the batch's axis", everywhere=True),
+    Cause("crash-dense", ("Dense",), "a transposed kernel", everywhere=True),
+)  # fmt: skip

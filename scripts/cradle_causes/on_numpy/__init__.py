@@ -1,0 +1,12 @@
+"""Keras on NumPy with one of the causes."""
+
+from dataclasses import replace
+
+from scripts.cradle_causes.causes import CAUSES
+from tapml.backends.keras_numpy import DESCRIPTION as HEALTHY
+
+DESCRIPTION = replace(
+    HEALTHY,
+    title=f"{HEALTHY.title} with a fault",
+    variants={each.name: each.title for each in CAUSES},
+)

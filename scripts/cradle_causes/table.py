@@ -1,0 +1,100 @@
+"""The table of docs/compare.md about planted causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.cradle_causes.causes import CAUSES
+
+BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --table writes from here -->"
+END: Final = "<!-- end of the causes -->"
+
+
+def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each faulty pair that was not detected, or laid at another node."""
+    lines = []
+    for document in studied:
+        for pair in document["pairs"]:
+            if not pair["cause"]:
+                continue
+            what = f"{document['model']}, {pair['cause']}, {' / '.join(pair['backends'])}"
+            if pair["status"] == "agree":
+                lines.append(f"{what}: not detected ({pair['reason']})")
+            elif not _is_exact(pair):
+                lines.append(f"{what}: laid at {pair['layer']}, acted in {pair['acted'][0]}")
+    return lines
+
+
+def _is_exact(pair: dict[str, Any]) -> bool:
+    return bool(pair["layer"] == pair["acted"][0])
+
+
+def _published(pair: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether the published rule's first highlighted node is the culprit, and whether any is."""
+    highlighted = [each["name"] for each in pair["nodes"] if each["highlighted"]]
+    acted = set(pair["acted"])
+    return highlighted[:1] == pair["acted"][:1], not acted.isdisjoint(highlighted)
+
+
+def write_table(page: Path, studied: Sequence[dict[str, Any]]) -> None:
+    """Put the table between the two marks of a page."""
+    text = page.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{table(studied)}\n{END}{after}", encoding="utf-8")
+
+
+def table(studied: Sequence[dict[str, Any]]) -> str:
+    """A row for each cause: models, pairs, what each tier detects, and where it is laid."""
+    lines = [
+        "| cause | models | pairs | detected | elementwise | D_CLASS ≥ 8 | D_MAD ≥ 0.2 | "
+        "first node exact | published: first | published: any | majority right |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    rows: list[list[str]] = []
+    everything: list[dict[str, Any]] = []
+    for cause in CAUSES:
+        pairs = [pair | {"model": each["model"]} for each in studied for pair in each["pairs"]
+                 if pair["cause"] == cause.name]  # fmt: skip
+        if pairs:
+            everything += pairs
+            rows.append(
+                [f"{cause.title}{f' ({cause.root})' if cause.root else ''}", *_cells(pairs)]
+            )
+    rows.append(["all", *_cells(everything)])
+    return "\n".join([*lines, *(f"| {' | '.join(each)} |" for each in rows), ""])
+
+
+def _cells(pairs: Sequence[dict[str, Any]]) -> list[str]:
+    detected = [each for each in pairs if each["status"] != "agree"]
+    compared = [each for each in pairs if each["nodes"]]
+    tiers = [
+        sum(each["metrics"].get(name, {}).get("triggering", 0) > 0 for each in pairs)
+        for name in ("elementwise", "D_CLASS", "D_MAD")
+    ]
+    applies = [
+        sum(name in each["metrics"] for each in pairs)
+        for name in ("elementwise", "D_CLASS", "D_MAD")
+    ]
+    published = [_published(each) for each in compared]
+    # In a pair of healthy and faulty, with a second healthy backend beside them.
+    voted = [each for each in detected if any(name.startswith("on_") for name in each["backends"])
+             and not all(name.startswith("on_") for name in each["backends"])]  # fmt: skip
+    right = sum(each["blamed"] is not None and each["blamed"].startswith("on_") for each in voted)
+    return [
+        str(len({each["model"] for each in pairs})),
+        str(len(pairs)),
+        str(len(detected)),
+        *(
+            f"{found} of {possible}" if possible else "-"
+            for found, possible in zip(tiers, applies, strict=True)
+        ),
+        f"{sum(map(_is_exact, detected))} of {len(detected)}",
+        *(
+            f"{sum(each[place] for each in published)} of {len(published)}" if published else "-"
+            for place in (0, 1)
+        ),
+        f"{right} of {len(voted)}" if voted else "-",
+    ]

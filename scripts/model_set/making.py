@@ -1,0 +1,37 @@
+"""Makes Keras models and their data, in a process of its own.
+
+Small models are trained on JAX, which compiles the step. Large graphs run on PyTorch, which
+compiles nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[0] = str(ROOT)
+
+from scripts.model_set.applications import APPLICATIONS, make_application  # noqa: E402
+from scripts.model_set.trained import TRAINED, make_trained  # noqa: E402
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Write ``NAME.keras`` and ``NAME.npz`` into a folder; a line about each."""
+    os.environ["KERAS_BACKEND"] = "jax" if names[0] in TRAINED else "torch"
+    blocked: dict[str, Any] = sys.modules  # Keras would import it for its data sets.
+    blocked["tensorflow"] = None
+    for name in names:
+        make = {**dict.fromkeys(TRAINED, make_trained), **dict.fromkeys(APPLICATIONS,
+                make_application)}[name]  # fmt: skip
+        unfinished = folder / f"{name}.unfinished.keras"
+        score = make(name, unfinished, folder / f"{name}.npz")
+        unfinished.replace(folder / f"{name}.keras")
+        print(json.dumps({"name": name, "score": round(score, 4)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,1 @@
+"""HSDP: parameters sharded over pairs of ranks, the pairs replicated."""

@@ -1,0 +1,1 @@
+"""Tensor parallelism: the layers' weights sharded, every rank sees all samples."""

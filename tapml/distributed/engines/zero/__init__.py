@@ -1,0 +1,1 @@
+"""ZeRO: whole replicas, the optimizer's state sharded."""

@@ -1,0 +1,33 @@
+"""What ZeRO (ZeroRedundancyOptimizer under DDP) runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tapml.distributed.engine import Published, Rule, Traits
+from tapml.distributed.results import Setting
+
+TITLE: Final = "ZeRO (ZeroRedundancyOptimizer under DDP)"
+PRELOAD: Final = ("torch.nn.parallel.distributed", "torch.distributed.optim")
+SPLITS: Final = True
+FLOAT64: Final = True
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
+RULES: Final[tuple[Rule, ...]] = ()
+
+
+def missing(setting: Setting) -> str:
+    """It comes with PyTorch."""
+    del setting
+    return ""
+
+
+def refuse(setting: Setting, traits: Traits) -> str:
+    """It takes any model."""
+    del setting, traits
+    return ""
+
+
+def published() -> list[Published]:
+    """The paper has no such settings."""
+    return []

@@ -1,0 +1,1 @@
+"""Generated models under an engine's settings, and what their findings have in common."""

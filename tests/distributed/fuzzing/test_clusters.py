@@ -1,0 +1,72 @@
+"""Findings of generated models: found, put together, resumed, shrunk, fixed, shown by a script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tapml.distributed.fuzzing.campaign import Campaign, ModelResult, read_genome, run_campaign
+from tapml.distributed.fuzzing.genome import Network
+from tapml.distributed.fuzzing.report import write_clusters
+from tapml.distributed.fuzzing.rerunning import rerun
+from tapml.isolate.pool import Pool
+from tapml_targets.errors import InputError
+
+_SUMMED = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+plain = DistributedDataParallel.__init__
+def summing(self, *arguments, **named):
+    plain(self, *arguments, **named)
+    def hook(state, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+    self.register_comm_hook(None, hook)
+DistributedDataParallel.__init__ = summing
+"""
+
+
+def test_a_bug_of_a_library_is_one_cluster_that_a_fix_resolves(
+    warm_pool: Pool, tmp_path: Path
+) -> None:
+    bug, fix = tmp_path / "bug.py", tmp_path / "fix.py"
+    bug.write_text(_SUMMED)
+    fix.write_text("DistributedDataParallel.__init__ = plain\n")
+    campaign = Campaign(
+        engines=("ddp",), worlds=(2,), kinds=("chain",), models=2, samples=4, patch=bug
+    )
+    folder = tmp_path / "found"
+    results = run_campaign(folder, campaign, pool=warm_pool)
+    (found,) = write_clusters(folder, results, campaign, warm_pool, trials=6)
+
+    assert found.mistake == "gradients are summed over the ranks, not averaged"
+    assert len(found.findings) == 2
+    assert found.published
+    place = folder / "clusters" / found.name
+    smallest, first = read_genome(place), read_genome(folder / "models" / "chain-0-0")
+    assert isinstance(smallest, Network) and isinstance(first, Network)
+    assert len(smallest.genes) < len(first.genes)
+    fixed = rerun(place, fix, pool=warm_pool)
+    assert (fixed.resolved, fixed.remaining, fixed.changed) == (2, 0, 0)
+    script = (place / "script.py").read_text()
+    assert "tapml" not in script
+    subprocess.run([sys.executable, "-m", "py_compile", place / "script.py"], check=True)
+
+
+def test_models_whose_results_are_kept_are_not_run_again(warm_pool: Pool, tmp_path: Path) -> None:
+    campaign = Campaign(engines=("ddp",), worlds=(2,), kinds=("chain",), models=1, samples=4)
+    first = run_campaign(tmp_path, campaign, pool=warm_pool)
+    kept = (tmp_path / "models" / "chain-0-0" / "result.json").stat().st_mtime_ns
+
+    again: list[ModelResult] = run_campaign(tmp_path, campaign, pool=warm_pool)
+
+    assert again == first
+    assert (tmp_path / "models" / "chain-0-0" / "result.json").stat().st_mtime_ns == kept
+
+
+def test_a_folder_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no cluster"):
+        rerun(tmp_path, tmp_path / "fix.py")

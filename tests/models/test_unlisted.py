@@ -1,0 +1,74 @@
+"""Decoders of transformers without a file in the families: taken as they are, or refused by why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tapml.models import load_model
+from tapml.models.unlisted import unlisted_family
+from tapml.rooting.own_forward import root_wrapper
+from tapml_targets.errors import InputError
+
+_SIZES: dict[str, Any] = {"vocab_size": 131, "bos_token_id": 0, "eos_token_id": 1}
+
+
+def write(folder: Path, name: str, **settings: Any) -> Path:
+    model_class = getattr(transformers, name)
+    torch.manual_seed(0)
+    model_class(model_class.config_class(**_SIZES, **settings)).save_pretrained(folder)
+    return folder
+
+
+_COHERE = {
+    "hidden_size": 48,
+    "intermediate_size": 60,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        (
+            "GPTJForCausalLM",
+            {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 64, "rotary_dim": 8},
+        ),
+        # Layers of two kinds: a mask for each must be found.
+        ("Cohere2ForCausalLM", {**_COHERE, "sliding_window": 9, "sliding_window_pattern": 2}),
+        ("Starcoder2ForCausalLM", {**_COHERE, "sliding_window": 9}),
+    ],
+)
+def test_a_decoder_that_no_family_has_computes_what_its_own_forward_computes(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    model = load_model(write(tmp_path / "model", name, **settings))
+    assert model.layers == 2
+    assert root_wrapper(model) < 1e-5
+
+
+def test_another_state_than_keys_and_values_is_refused_by_its_kind(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "state_size": 4}
+    folder = write(tmp_path / "model", "MambaForCausalLM", **sizes)
+    with pytest.raises(InputError, match=r"MambaForCausalLM has no family .* tried as it is"):
+        load_model(folder)
+
+
+def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", "Starcoder2ForCausalLM", **_COHERE)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"vocab_size": 131', '"vocab_size": 132'))
+    with pytest.raises(InputError, match=r"mismatched weights.*\(132, 48\), found \(131, 48\)"):
+        load_model(folder)
+
+
+def test_only_causal_language_models_of_transformers_are_tried() -> None:
+    assert unlisted_family("LlamaForQuestionAnswering") is None
+    assert unlisted_family("SomebodysForCausalLM") is None
