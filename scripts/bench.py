@@ -4,7 +4,7 @@
     python3 scripts/bench.py --part replay      one part
     python3 scripts/bench.py --part size        a suite of 6 GB in little memory (half an hour);
                                                 --gigabytes 0.5 for a smaller one
-    python3 scripts/bench.py --part traincheck  learning beside TrainCheck 0.2.0, if installed
+    python3 scripts/bench.py --part traincheck  beside TrainCheck 0.2.0 (bench_traincheck.py)
     python3 scripts/bench.py --json out.json    the rows and the machine as data
 
 Run it in the project's environment (scripts/test.py makes it) on a machine with nothing else to do.

@@ -124,12 +124,13 @@ def test_an_optimizer_that_raises_leaves_the_watch_and_the_functions_as_they_are
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         step()
         step()
-        state = optimizer.state.pop(model[2].weight)
+        weight = next(model[2].parameters())
+        state = optimizer.state.pop(weight)
         # The second parameter of the step fails, when nothing more is listened to.
-        optimizer.state[model[2].weight] = {**state, "exp_avg": torch.zeros(3, 3)}
+        optimizer.state[weight] = {**state, "exp_avg": torch.zeros(3, 3)}
         with pytest.raises(RuntimeError, match="size"):
             step()
-        optimizer.state[model[2].weight] = state
+        optimizer.state[weight] = state
         step()
     assert torch._C._is_torch_function_all_disabled() is False
     report = watched.report()
