@@ -31,6 +31,7 @@ Deviations = dict[str, dict[str, float]]
 
 # All values of one entry are kept at a time, from the reference.
 MAX_KEPT_BYTES: Final = 1 << 30
+_KEPT_ITEM_BYTES: Final = 8
 # What is no number, or cannot be compared, in a journal that holds numbers.
 WORST: Final = 1e30
 
@@ -74,11 +75,12 @@ def error_growth(
 def record_error_growth(context: MigrationContext, libraries: Mapping[str, Library]) -> None:
     """Measure it on the first case, say where it is largest, and write it to the journal."""
     plan = context.imported.plan
-    for name, library in libraries.items():
-        if name not in context.executor.placed:
-            context.executor.place(name, library)
-    reference = executor_on(plan, context.imported.weights, context.executor.reference)
     try:
+        # A device that just held the finished plan may not hold this as well.
+        for name, library in libraries.items():
+            if name not in context.executor.placed:
+                context.executor.place(name, library)
+        reference = executor_on(plan, context.imported.weights, context.executor.reference)
         found = error_growth(
             plan, context.workload, context.trace.cases[0], reference, context.executor
         )
@@ -122,7 +124,7 @@ class _Recording:
 
         def keep(step: CallStep, _: Sequence[Array], written: Sequence[Array]) -> None:
             nonlocal nbytes
-            nbytes += sum(each.nbytes for each in written)
+            nbytes += sum(each.size for each in written) * _KEPT_ITEM_BYTES
             if nbytes <= MAX_KEPT_BYTES:
                 parameters = self._plan.operators[step.operator].written
                 kept[step.site] = [

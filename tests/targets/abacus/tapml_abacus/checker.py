@@ -9,6 +9,7 @@ from tapml_targets.simulator import checker
 
 NAME = "the abacus"
 MAX_MESSAGES, UNOPTIMISED = checker.MAX_MESSAGES, checker.UNOPTIMISED
+ON_DEVICES = checker.ON_DEVICES
 read_messages, is_silenced = checker.read_messages, checker.is_silenced
 find_checker = driver.zig
 

@@ -62,7 +62,7 @@ def list_devices() -> list[DeviceDescription]:
     found = host.list_devices()[0]
     memory, kind = found.limits.memory_bytes, "checker" if LOG in os.environ else found.device_type
     limits = Limits(1024, (1024, 1024, 1024), max_buffer_bytes=memory, memory_bytes=memory)
-    named = {"platform": "abacus", "vendor_platform": "Beads and rods", "driver_version": "1"}
+    named: Any = {"platform": "abacus", "vendor_platform": "Beads and rods", "driver_version": "1"}
     return [replace(found, **named, device_type=kind, limits=limits)]
 
 
@@ -170,11 +170,10 @@ def _look(kernel: LoadedWork, arguments: Sequence[Any]) -> None:
     if nbytes:
         line, column = place_at(kernel.library, place)
         access: Any = "write" if written else "read"
+        kind: Any = f"out-of-bounds {access}"
         words = f"Invalid {access} of size {nbytes} at global"
         at = (Place(line, column, access),)
-        message = Message(
-            f"out-of-bounds {access}", words, kernel.name, at, "global", address, nbytes
-        )
+        message = Message(kind, words, kernel.name, at, "global", address, nbytes)
         with Path(os.environ[LOG]).open("a") as log:
             log.write(json.dumps(asdict(message)) + "\n")
 
