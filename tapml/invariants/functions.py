@@ -19,6 +19,7 @@ from torch.overrides import (  # type: ignore[attr-defined]
 )
 
 from tapml.invariants.needs import Needs
+from tapml.invariants.record import BACKWARD
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import summarise_call, summarise_result
 
@@ -61,6 +62,9 @@ _QUERIES: Final = frozenset(
         "untyped_storage",
     ]
 ) | {"torch.is_complex", "torch.is_floating_point", "torch._set_grad_enabled", "torch.is_tensor"}
+
+# Recorded by their wrappers.
+_WRAPPED: Final = frozenset({BACKWARD})
 
 
 # Others have functions of their own, which must run.
@@ -191,7 +195,7 @@ class FunctionMode(TorchFunctionMode):
 
     def _name(self, func: Callable[..., Any]) -> str:
         name = function_name(func)
-        if name in _QUERIES or (self._only is not None and name not in self._only):
+        if name in _QUERIES | _WRAPPED or (self._only is not None and name not in self._only):
             return ""
         return name
 

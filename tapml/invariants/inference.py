@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,15 +55,28 @@ def infer(
         Called with each relation's name and how many invariants it gave.
     """
     found: list[Invariant] = []
-    for relation in relations().values():
-        before = len(found)
-        for params in _hypotheses(relation, runs):
-            invariant = _learn(relation, params, runs)
-            if invariant is not None:
-                found.append(invariant)
-        progress(relation.name, len(found) - before)
+    with _no_collection():
+        for relation in relations().values():
+            before = len(found)
+            for params in _hypotheses(relation, runs):
+                invariant = _learn(relation, params, runs)
+                if invariant is not None:
+                    found.append(invariant)
+            progress(relation.name, len(found) - before)
     found.sort(key=_place)
     return InvariantSet(FORMAT, [run.name for run in runs], found)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Records hold no cycles; looking for some makes long traces slower than linear."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _hypotheses(relation: Relation, runs: Sequence[Run]) -> list[Params]:

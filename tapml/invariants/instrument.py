@@ -401,6 +401,11 @@ class Instruments:
     def _backward(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        stack = self.recorder.open_calls()
+        if stack and stack[-1].name == BACKWARD:
+            # Called with a function mode, it goes through the mode to itself.
+            original(*args, **kwargs)
+            return
         with self.recorder.aside():
             before = self.variables.gradients(BACKWARD)
 

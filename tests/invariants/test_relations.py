@@ -13,6 +13,7 @@ from torch.nn import functional
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.invariant import InvariantSet
+from tapml.invariants.record import BACKWARD
 from tapml.invariants.recording import recorded
 from tapml_targets.errors import SetupError
 
@@ -175,6 +176,12 @@ def test_a_module_calls_the_parts_that_it_was_given() -> None:
     assert violated(learned, run(train(nn.Tanh()))) == set()
     found = violated(learned, run(train(nn.LayerNorm(4), forgets=True)))
     assert "Holder.forward calls LayerNorm.forward." in found
+
+
+def test_a_direct_backward_call_is_one_call() -> None:
+    model = nn.Linear(4, 1)
+    made = run(lambda: torch.autograd.backward(model(torch.ones(2, 4)).sum()))
+    assert sum(len(window.calls(BACKWARD)) for window in made.windows) == 1
 
 
 def test_compiled_code_is_refused_by_name() -> None:
