@@ -140,7 +140,9 @@ class _Recording:
 def _deviation(want: Array, got: Array) -> float:
     """The largest difference of the largest magnitude; masked infinities and NaN may be equal."""
     with np.errstate(all="ignore"):
-        error = np.abs(got - want)
+        # A scalar's difference would be no array.
+        error = np.abs(np.atleast_1d(got - want))
+        want, got = np.atleast_1d(want), np.atleast_1d(got)
         error[(want == got) | (np.isnan(want) & np.isnan(got))] = 0.0
         largest = float(error.max(initial=0.0))
         scale = float(np.abs(want[np.isfinite(want)]).max(initial=0.0))

@@ -144,7 +144,7 @@ class GraphMap:
 
 def _more(placed: PlacedNode) -> Iterator[dict[str, Any]]:
     node = placed.node
-    more = {"status": node.status, "size": node.size, "facts": node.facts}
+    more = {"status": node.status, "size": node.size, "facts": [list(each) for each in node.facts]}
     found: dict[str, Any] = {name: value for name, value in more.items() if value}
     if node.heat is not None:
         found["heat"] = node.heat

@@ -87,7 +87,7 @@ def test_the_data_holds_what_is_known_of_a_node_and_no_more() -> None:
         [Node("a", "b", "A"), Node("c", "b", "", "fail", 0.5, 2.0, (("ratio", "3"),))], (), ONE
     ).to_json()["nodes"]
     assert plain == ["a", 0, LEFT_MARGIN, 0]
-    assert full[4] == {"status": "fail", "heat": 0.5, "size": 2.0, "facts": (("ratio", "3"),)}
+    assert full[4] == {"status": "fail", "heat": 0.5, "size": 2.0, "facts": [["ratio", "3"]]}
 
 
 @pytest.mark.parametrize(
