@@ -33,7 +33,7 @@ _PAIRS: Final = (
 
 
 def measure() -> list[dict[str, Any]]:
-    """Both, in seconds of the processor; every comparison starts its processes anew."""
+    """Both, in CPU seconds. Each comparison starts new processes."""
     return [_comparator(), _whole()]
 
 

@@ -121,7 +121,7 @@ def find_backend(text: str) -> Backend:
     Raises
     ------
     InputError
-        If there is no such backend or variant, or the version is none.
+        If the backend or variant does not exist, or the version is not a valid one.
 
     Examples
     --------

@@ -36,7 +36,7 @@ def run_conformance(
     Returns
     -------
     int
-        0 if none fails, 1 if one does, 3 if a device that is named is not there, or there is none.
+        0 if no case fails, 1 if one does, 3 if a named device is absent or no device exists.
 
     Raises
     ------

@@ -132,7 +132,7 @@ def causes(documents: Sequence[Document]) -> list[Cause]:
 def _decade(pair: Document) -> int | None:
     for node in pair["nodes"]:
         if node["name"] == pair["layer"]:
-            # JSON has no infinity: a deviation that is none is NaN or another shape.
+            # JSON has no infinity: anything but a float stands for NaN or another shape.
             deviation = inf if not isinstance(node["deviation"], float) else node["deviation"]
             if 0 < deviation < inf and node["scale"] > 0:
                 return floor(log10(deviation / node["scale"]))

@@ -46,7 +46,7 @@ _MODEL: Final = "model.onnx"
 
 
 class CaseResult(msgspec.Struct, frozen=True):
-    """A case: the causes it shows, and why it is no model, if it is none."""
+    """A case: the causes it shows, or why no model could be made of it."""
 
     causes: tuple[str, ...] = ()
     invalid: str = ""
