@@ -1,4 +1,4 @@
-"""Entry point of the installed ``tapml`` command; Ctrl-C during imports shows no traceback.
+"""Entry point of the installed ``tapml`` command; Ctrl-C ends it without a traceback.
 
 This module imports nothing slow; the command is imported inside the guard.
 """
@@ -14,6 +14,7 @@ def main() -> int:
         import gc
         import signal
 
+        _deliver_interrupts_again()
         from tapml.cli.main import main as run
 
         exit_code = run()
@@ -25,3 +26,26 @@ def main() -> int:
         print("tapml: interrupted", file=sys.stderr)
         return 130
     return exit_code
+
+
+def _deliver_interrupts_again() -> None:
+    """Make a Ctrl-C that arrives within a finalizer or a callback end the command as well.
+
+    Python prints and drops an exception that is raised there, a KeyboardInterrupt included.
+    """
+    import os
+    import signal
+    import threading
+
+    ignore = sys.unraisablehook
+
+    def deliver(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            # A moment later, when the main thread has left the finalizer.
+            again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+            again.daemon = True
+            again.start()
+        else:
+            ignore(unraisable)
+
+    sys.unraisablehook = deliver

@@ -58,3 +58,31 @@ def test_a_command_that_is_done_does_not_go_through_all_objects_once_more(
     finally:
         gc.unfreeze()
         signal.signal(signal.SIGINT, before)
+
+
+# Python drops the interrupt that comes while the finalizer runs.
+FINALIZER = """
+import os, signal, sys, time
+import tapml.cli.main
+from tapml.cli.start import main
+
+class Slow:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+def run():
+    Slow()
+    time.sleep(60)
+    return 0
+
+tapml.cli.main.main = run
+sys.exit(main())
+"""
+
+
+def test_an_interrupt_within_a_finalizer_is_not_lost() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", FINALIZER], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (process.returncode, process.stderr) == (130, "tapml: interrupted\n")

@@ -295,7 +295,7 @@ def test_who_is_answered_gives_no_place_away() -> None:
         assert places.admit(first)
 
 
-def test_a_lost_device_is_a_503_and_the_next_request_opens_it_anew(
+def test_a_lost_device_is_a_503_and_the_next_request_opens_it_again(
     serving: Serving, expected: str
 ) -> None:
     os.kill(serving.device_process(), signal.SIGKILL)
