@@ -36,6 +36,7 @@ CONTEXT.set_forkserver_preload(
         "tapml_rpc.zeromq.opening",
         "tests.offload.commands",
         "tests.offload.forked",
+        "tests.offload.frozen",
     ]
 )
 
