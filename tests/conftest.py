@@ -13,9 +13,6 @@ from typing import Any, Protocol
 # The models of the tests are tiny: on a busy machine two threads that wait for each other took 14
 # times as long as one. Before NumPy and PyTorch start theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The collector walks over PyTorch, TVM and thousands of tests again and again: a third of the time
-# that importing the tests takes. Before the imports that follow.
-gc.set_threshold(100_000, 50, 100)
 
 import numpy as np
 import pytest
@@ -23,6 +20,10 @@ import pytest
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import rank_devices
+
+# The collector walks over PyTorch, TVM and thousands of tests again and again: a third of the time
+# that importing them takes. Before the plugins below, which import them.
+gc.set_threshold(100_000, 50, 100)
 
 # A finished session and an environment are made once for all tests that look at one.
 pytest_plugins = [

@@ -1,4 +1,4 @@
-"""Imported last by the server of forks: its children neither walk over nor copy what it imported."""
+"""Imported last by the server of forks: the collector of its children leaves its modules alone."""
 
 from __future__ import annotations
 
