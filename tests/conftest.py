@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import TapmlError
@@ -37,6 +38,10 @@ pytest_plugins = [
 
 SEED = 20240229
 
+# Every run draws other examples: what one run leaves out another one has.
+settings.register_profile("tapml", max_examples=50)
+settings.load_profile("tapml")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C be heard, and give each process that shares the tests a cache of PoCL's own.
@@ -55,7 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """What was imported lives as long as the process: the collector need not look at it."""
-    gc.collect()
     gc.freeze()
 
 
