@@ -35,7 +35,7 @@ def files(llama: SmallLlama, tmp_path_factory: pytest.TempPathFactory) -> list[s
 @contextmanager
 def carving(files: list[str], suite: Path, *more: str) -> Iterator[Started]:
     arguments = [*files, str(suite), *more]
-    process = Started(arguments, os.environ, "tests.carving.interrupted_carve:main")
+    process = Started(arguments, dict(os.environ), "tests.carving.interrupted_carve:main")
     try:
         yield process
     finally:
