@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -15,10 +16,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import TapmlError
 from tapml_targets.ranking import rank_devices
+
+# The collector walks over PyTorch, TVM and thousands of tests again and again: a third of the time
+# that importing them takes. Before the plugins below, which import them.
+gc.set_threshold(100_000, 50, 100)
 
 # A finished session and an environment are made once for all tests that look at one.
 pytest_plugins = [
@@ -31,6 +37,10 @@ pytest_plugins = [
 ]
 
 SEED = 20240229
+
+# Every run draws other examples: what one run leaves out another one has.
+settings.register_profile("tapml", max_examples=50)
+settings.load_profile("tapml")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker and "POCL_CACHE_DIR" not in os.environ:
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"pocl-{worker}"
         os.environ["POCL_CACHE_DIR"] = str(cache)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported lives as long as the process: the collector need not look at it."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

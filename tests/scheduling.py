@@ -13,6 +13,9 @@ from xdist.scheduler import LoadFileScheduling
 # The same name is the same process.
 TOGETHER: Final = {
     "tests/carving": "the small Llama",
+    # Each process would start a server of its own that imports PyTorch's distributed parts.
+    "tests/distributed": "the warm pool",
+    "tests/distributed/fuzzing": "the warm pool",
     "tests/execute": "the small Llama",
     "tests/importing": "the small Llama",
     "tests/rooting": "the small Llama",

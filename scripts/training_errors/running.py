@@ -19,7 +19,13 @@ from tapml.isolate.pool import Pool
 
 JOB: Final = "scripts.training_errors.running:run_rank"
 ENVIRONMENT: Final = Environment(
-    preload=("torch", "tapml.invariants.recording", "scripts.training_errors.ranks"),
+    # The first optimizer of a process imports torch._dynamo: two seconds of every rank.
+    preload=(
+        "torch",
+        "torch._dynamo",
+        "tapml.invariants.recording",
+        "scripts.training_errors.ranks",
+    ),
     variables={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
 )
 _LIMIT_SECONDS: Final = 120.0

@@ -15,6 +15,9 @@ def main() -> int:
         import signal
 
         _deliver_interrupts_again()
+        # With Python's 700, the collector walks over PyTorch and TVM so often that it takes an
+        # eighth of a small migration.
+        gc.set_threshold(50_000, 20, 20)
         from tapml.cli.main import main as run
 
         exit_code = run()

@@ -166,8 +166,11 @@ def main(descriptor: int) -> None:
         settings, _ = requests.pop(0)
         # With None in sys.modules, an import fails as if the module were not installed.
         sys.modules.update(dict.fromkeys(settings["without"]))
+        # Imports leave little garbage, and the collector would walk over all modules many times.
+        gc.disable()
         for module in settings["preload"]:
             import_module(module)
         # Keep the collector from writing to objects, so that children share their pages.
         gc.freeze()
+        gc.enable()
         _Server(connection, pool, frozenset(settings["jobs"])).run(requests)

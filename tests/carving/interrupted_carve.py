@@ -47,24 +47,20 @@ def tell(progress: CarveProgress) -> None:
         print("carving", flush=True)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Carve; the exit code of the error tree."""
-    plan = plan_format.unpack(Path(sys.argv[1]).read_bytes())
-    weights = dict(np.load(sys.argv[2]))
+    plan = plan_format.unpack(Path(arguments[0]).read_bytes())
+    weights = dict(np.load(arguments[1]))
     executor = Executor(plan, weights, compile_reference(plan))
-    if len(sys.argv) > 4:
-        limit = int(sys.argv[4])
+    if len(arguments) > 3:
+        limit = int(arguments[3])
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     prompts = [(1, 2, 3, token % 100) for token in range(2000)]
     try:
-        carve(Decoder(), executor, prompts, sys.argv[3], max_new_tokens=40, progress=tell)
+        carve(Decoder(), executor, prompts, arguments[2], max_new_tokens=40, progress=tell)
     except TapmlError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,7 +16,7 @@ from typing import TextIO
 import pytest
 
 from tapml.cli.main import main
-from tests.offload.fork_server import CONTEXT, STACKS_SIGNAL, be_tapml
+from tests.offload.fork_server import CONTEXT, STACKS_SIGNAL, TAPML, be_tapml
 
 LIMIT_SECONDS = 240.0
 # How long a command that hangs has to write the stacks of its threads.
@@ -59,12 +59,14 @@ class Started:
     What a test needs of `subprocess.Popen`, under the same names.
     """
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], entry: str = TAPML
+    ) -> None:
         self.stdout, output = _pipe()
         self.stderr, errors = _pipe()
         with output, errors:
             self._process = CONTEXT.Process(
-                target=_run, args=(arguments, environment, output, errors), daemon=False
+                target=_run, args=(arguments, environment, output, errors, entry), daemon=False
             )
             self._process.start()
         assert self._process.pid is not None
@@ -117,11 +119,15 @@ def _pipe() -> tuple[TextIO, Connection]:
 
 
 def _run(
-    arguments: Sequence[str], environment: Mapping[str, str], output: Connection, errors: Connection
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    output: Connection,
+    errors: Connection,
+    entry: str,
 ) -> None:
     os.setsid()
     with output, errors:
-        be_tapml(arguments, environment, os.dup(output.fileno()), os.dup(errors.fileno()))
+        be_tapml(arguments, environment, os.dup(output.fileno()), os.dup(errors.fileno()), entry)
 
 
 def run_process(*arguments: str | Path, cache: Path, **environment: str) -> Ended:

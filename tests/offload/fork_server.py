@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Final
 
 # A command that gets it writes where each of its threads is, and goes on.
@@ -36,12 +37,20 @@ CONTEXT.set_forkserver_preload(
         "tapml_rpc.zeromq.opening",
         "tests.offload.commands",
         "tests.offload.forked",
+        "tests.offload.frozen",
     ]
 )
 
 
+TAPML: Final = "tapml.cli.main:main"
+
+
 def be_tapml(
-    arguments: Sequence[str], environment: Mapping[str, str], output: int, errors: int
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    output: int,
+    errors: int,
+    entry: str = TAPML,
 ) -> None:
     """Be the ``tapml`` command, in a process that was forked for it; ends the process.
 
@@ -53,14 +62,16 @@ def be_tapml(
         Becomes its standard output.
     errors
         Becomes its standard error.
+    entry
+        A ``module:function`` that takes the arguments and returns the exit code.
     """
     os.environ.clear()
     os.environ.update(environment)
     os.dup2(output, 1)
     os.dup2(errors, 2)
     faulthandler.register(STACKS_SIGNAL, file=2)
-    from tapml.cli.main import main
-
+    module, _, name = entry.partition(":")
+    main = getattr(import_module(module), name)
     try:
         exit_code = main(list(arguments))
     finally:

@@ -8,14 +8,18 @@ from pathlib import Path
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_here
 from tests.offload.sessions import read_report, states
+from tests.offload.warm_cache import warm_cache
 
 
 def shipped(
     model: Path | str, folder: Path, require_device: RequireDevice, platform: str, *options: str
 ) -> Path:
-    """Move a model with the real command, check its report, and make its package."""
+    """Move a model with the real command, check its report, and make its package.
+
+    The commands share the cache `folder` / "cache", see :func:`warm_cache`.
+    """
     device = f"{platform}:{min(each.index for each in require_device(platform))}"
-    session, cache = folder / "session", folder / "cache"
+    session, cache = folder / "session", warm_cache(folder / "cache")
     arguments = ("--model", model, "--device", device, "--session", session, "--prompts", "1")
     # Bisecting runs the model once where nothing is wrong; every operator replays its tests.
     ended = run_here(

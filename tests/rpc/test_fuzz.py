@@ -1,4 +1,4 @@
-"""A few thousand lies to a real server, with a good client beside; scripts/fuzz_wire.py has more.
+"""Hundreds of lies to a real server, with a good client beside; scripts/fuzz_wire.py has more.
 
 A failure prints its seed and conversations: the same command line says them again and shrinks them.
 """
@@ -16,7 +16,7 @@ from scripts.wire_fuzz.shrink import shrink
 from tapml_rpc import wire
 from tests.conftest import RequireDevice
 
-FRAMES = 250
+FRAMES = 120
 SEED = 20240229
 
 

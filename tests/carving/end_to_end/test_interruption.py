@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +18,7 @@ from tapml.plan import format as plan_format
 from tapml.suite.suite import Suite
 from tapml_targets.errors import EXIT_INTERRUPTED, EXIT_USAGE, InputError, SetupError
 from tests.conftest import SEED
+from tests.offload.commands import Started
 from tests.small_llama import PROMPTS, SmallLlama
 
 SECONDS = 120
@@ -34,25 +33,18 @@ def files(llama: SmallLlama, tmp_path_factory: pytest.TempPathFactory) -> list[s
 
 
 @contextmanager
-def carving(files: list[str], suite: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.carving.interrupted_carve", *files, str(suite), *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+def carving(files: list[str], suite: Path, *more: str) -> Iterator[Started]:
+    arguments = [*files, str(suite), *more]
+    process = Started(arguments, dict(os.environ), "tests.carving.interrupted_carve:main")
     try:
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(SECONDS)
 
 
-def wait_for_carving(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "carving\n", process.communicate()[1]
+def wait_for_carving(process: Started) -> None:
+    assert process.stdout.readline() == "carving\n", process.communicate(SECONDS)[1]
 
 
 def test_a_killed_carve_leaves_a_suite_that_opens_and_is_replaced_by_the_next(

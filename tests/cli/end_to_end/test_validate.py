@@ -20,6 +20,7 @@ from tests.models.folders import make_folder
 from tests.offload.commands import run_here
 from tests.offload.plants import PLANTS, plant
 from tests.offload.sessions import FinishedSession
+from tests.offload.warm_cache import warm_cache
 
 TOKENS = ("--tokens", "1 2 3 4", "--new-tokens", "2")
 
@@ -144,7 +145,7 @@ def test_a_text_is_run_on_the_device_beside_the_reference(
     text.write_text("The value of the attribute is returned as a string. " * 4, encoding="utf-8")
     ended = run_here(
         "validate", "--model", model, "--device", finished.device, "--context", "24", "--quiet",
-        "--text", text, "--text-tokens", "30", "--json", cache=tmp_path / "cache",
+        "--text", text, "--text-tokens", "30", "--json", cache=warm_cache(tmp_path / "cache"),
     )  # fmt: skip
     assert ended.exit_code == 0, ended.errors
     found = json.loads(ended.output)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.offload.commands import run_here
 from tests.offload.sessions import NEW_TOKENS, offload_arguments, read_report, states
+from tests.offload.warm_cache import warm_cache
 
 pytest.importorskip("ziglang", reason="ziglang is not installed: no simulated Metal")
 
@@ -17,7 +18,7 @@ DEVICE = "metal"
 def test_every_operator_moves_and_is_reported_with_its_source(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    session, cache = tmp_path / "session", tmp_path / "cache"
+    session, cache = tmp_path / "session", warm_cache(tmp_path / "cache")
     ended = run_here(*offload_arguments(tiny_model, session, DEVICE), cache=cache)
     assert ended.exit_code == 0, ended.errors
     report = read_report(session)

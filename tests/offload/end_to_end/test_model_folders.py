@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from tests.models.folders import make_folder
 from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession, read_report, states
+from tests.offload.warm_cache import warm_cache
 
 TOKENS = [1, 2, 3, 4]
 
@@ -47,7 +48,8 @@ def test_every_operator_of_an_unseen_folder_moves(
 ) -> None:
     folder = make_folder(tmp_path / "model", kind, num_hidden_layers=1, seed=4, **sizes)
     session = tmp_path / "session"
-    ended = run_here(*finished.arguments(session, folder), cache=finished.cache)
+    cache = warm_cache(tmp_path / "cache")
+    ended = run_here(*finished.arguments(session, folder), cache=cache)
     assert ended.exit_code == 0, ended.output + ended.errors
     assert set(states(session).values()) == {"moved"}
     final = read_report(session)["final"]
@@ -57,14 +59,14 @@ def test_every_operator_of_an_unseen_folder_moves(
 
 def test_a_folder_with_a_tokenizer_takes_text(finished: FinishedSession, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", "one_layer", tokenizer=True)
-    session = tmp_path / "session"
+    session, cache = tmp_path / "session", warm_cache(tmp_path / "cache")
     ended = run_here(
         "offload", "--model", folder, "--device", finished.device, "--session", session,
-        "--prompt", "The value of", "--new-tokens", "2", cache=finished.cache,
+        "--prompt", "The value of", "--new-tokens", "2", cache=cache,
     )  # fmt: skip
     assert ended.exit_code == 0, ended.output + ended.errors
     ended = run_here(
-        "run", session, "--prompt", "The value of", "--max-new-tokens", "3", cache=finished.cache
+        "run", session, "--prompt", "The value of", "--max-new-tokens", "3", cache=cache
     )
     assert ended.exit_code == 0, ended.errors
     assert ended.output.startswith("The value of")

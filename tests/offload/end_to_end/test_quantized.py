@@ -19,6 +19,7 @@ from tapml.models.huggingface import load_any
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_here
 from tests.offload.sessions import read_report, states
+from tests.offload.warm_cache import warm_cache
 
 SIZES = {
     "vocab_size": 96,
@@ -52,7 +53,7 @@ def moved(
         *("offload", "--model", model, "--device", device, "--session", folder / "session"),
         *("--tokens", " ".join(map(str, PROMPT)), "--new-tokens", "2", "--quiet"),
         *("--strategy", "bisect", *options),
-        cache=folder / "cache",
+        cache=warm_cache(folder / "cache"),
     )
     assert ended.exit_code == 0, ended.output + ended.errors
     assert set(states(folder / "session").values()) == {"moved"}
@@ -69,7 +70,8 @@ def test_a_quantized_encoder_moves_packed_and_ships_packed(
         BertConfig(**sizes, vocab_size=96, num_attention_heads=4, max_position_embeddings=32)
     ).save_pretrained(model)
     device = f"opencl:{min(each.index for each in require_device('opencl'))}"
-    session, cache, package = tmp_path / "session", tmp_path / "cache", tmp_path / "package"
+    session, package = tmp_path / "session", tmp_path / "package"
+    cache = warm_cache(tmp_path / "cache")
     ended = run_here(
         *("offload", "--model", model, "--device", device, "--session", session),
         *("--tokens", "3 4 5 6 7", "--quantize", "int4", "--quiet", "--strategy", "bisect"),

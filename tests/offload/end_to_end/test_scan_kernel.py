@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_here, run_process
-from tests.offload.sessions import FinishedSession, offload_arguments, read_report, states
+from tests.offload.sessions import offload_arguments, read_report, states
+from tests.offload.warm_cache import warm_cache
 
 pytestmark = pytest.mark.run_first
 
@@ -42,14 +43,12 @@ class Migration:
 
 @pytest.fixture(scope="module")
 def migration(
-    finished: FinishedSession,
     require_device: RequireDevice,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Migration:
     device = require_device("opencl", vendor="Portable Computing Language")[0]
     root = tmp_path_factory.mktemp("scan")
-    # Most operators are those of the tiny model: what is compiled of them is used again.
-    return Migration(root, finished.copy_cache(root / "cache"), f"opencl:{device.index}")
+    return Migration(root, warm_cache(root / "cache"), f"opencl:{device.index}")
 
 
 def scan_of(report: dict[str, Any]) -> dict[str, Any]:

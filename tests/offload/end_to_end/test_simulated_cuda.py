@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_here
 from tests.offload.sessions import NEW_TOKENS, offload_arguments, read_report, states
+from tests.offload.warm_cache import warm_cache
 
 
 def test_every_operator_moves_to_the_simulated_device(
@@ -15,7 +16,8 @@ def test_every_operator_moves_to_the_simulated_device(
     devices = [each for each in require_device("cuda") if each.device_type == "simulated"]
     session = tmp_path / "session"
     device = f"cuda:{devices[0].index}"
-    ended = run_here(*offload_arguments(tiny_model, session, device), cache=tmp_path / "cache")
+    cache = warm_cache(tmp_path / "cache")
+    ended = run_here(*offload_arguments(tiny_model, session, device), cache=cache)
     assert ended.exit_code == 0, ended.errors
     report = read_report(session)
     assert set(states(session).values()) == {"moved"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tests.offload.commands import Ended, run_here
 from tests.offload.plants import Plant, edit, plant
 from tests.offload.remote.served import Served
 from tests.offload.sessions import NEW_TOKENS, offload_arguments, read_report, states
+from tests.offload.warm_cache import warm_cache
 
 WRONG = Plant(
     "fused_silu_multiply",
@@ -48,7 +48,7 @@ def moved(
 ) -> Moved:
     device = f"vulkan:{min(each.index for each in require_device('vulkan'))}"
     root = tmp_path_factory.mktemp("vulkan")
-    session, cache = root / "session", root / "cache"
+    session, cache = root / "session", warm_cache(root / "cache")
     ended = run_here(*offload_arguments(tiny_model, session, device), cache=cache)
     return Moved(device, session, cache, ended)
 
@@ -126,7 +126,7 @@ def test_a_wrong_kernel_stops_at_its_operator_and_its_text_can_be_edited(
     plan = plan_format.unpack((moved.session / "finished" / "plan.msgpack").read_bytes())
     with open_local(moved.device) as opened:
         target = Target("vulkan", limits=opened.device.limits)
-    cache = Path(shutil.copytree(moved.cache, tmp_path / "cache"))
+    cache = warm_cache(tmp_path / "cache", own_libraries=True)
     plant(WRONG, plan.operators[WRONG.operator], target, cache)
     session = tmp_path / "session"
     ended = run_here(*offload_arguments(tiny_model, session, moved.device), cache=cache)

@@ -28,6 +28,7 @@ from tests.models.families import make_family
 from tests.offload.commands import run_here
 from tests.offload.sessions import read_report
 from tests.offload.shipping import result_of, shipped
+from tests.offload.warm_cache import warm_cache
 
 
 @pytest.mark.parametrize("platform", ["opencl"])
@@ -71,7 +72,8 @@ def test_a_recurrence_written_by_hand_moves_alone(
     device = f"{platform}:{min(each.index for each in require_device(platform))}"
     arguments = ("--model", folder, "--device", device, "--session", tmp_path / "session")
     chosen = ("--only", "wkv5*", "--kernels", "own-operators", "--tokens", "5 17 99 3")
-    ended = run_here("offload", *arguments, *chosen, "--new-tokens", "2", cache=tmp_path / "cache")
+    cache = warm_cache(tmp_path / "cache")
+    ended = run_here("offload", *arguments, *chosen, "--new-tokens", "2", cache=cache)
     assert ended.exit_code == 0, ended.errors
     report = read_report(tmp_path / "session")
     assert report["outcome"]["status"] == "pass"

@@ -44,13 +44,13 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Suite:
 
 
 def test_half_precision_products_get_probes_that_pass(
-    half: Suite, require_device: RequireDevice, tmp_path: Path
+    half: Suite, require_device: RequireDevice
 ) -> None:
     device = require_device("opencl", dtype="float16")[0]
     policy = Policy()
     with (
         open_local(device) as session,
-        Compiler(tmp_path) as compiler,
+        Compiler() as compiler,
         Oracle(half.operators, compile_twins, policy) as oracle,
     ):
         found = SuiteReplayer(half, session, compiler, oracle, policy).replay(PRODUCTS)
