@@ -138,7 +138,8 @@ class _Names:
 
     def value(self, variable: str) -> str:
         """The name of the value that a variable becomes."""
-        return variable if variable in self._origins else "value."
+        # TVM's string is no plain one, which is all that a plan's file holds.
+        return "".join(variable) if variable in self._origins else "value."
 
 
 def _build(model: MlcModel, described: EntryModule) -> _Built:

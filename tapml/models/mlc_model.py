@@ -18,7 +18,7 @@ from tapml.models.checkpoint import Checkpoint
 from tapml.models.loaded import Loaded, LoadedModel
 from tapml.models.mlc_source import MlcSource, names_of_older_tvm, open_mlc_source
 from tapml.models.packed.build import stored_tensors
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _QUANTIZATION: Final = {"float32": "q0f32", "float16": "q0f16"}
 _SOURCE: Final = "huggingface-safetensor"
@@ -88,10 +88,7 @@ class MlcModel(LoadedModel):
         import numpy as np
 
         module, configuration = self.definition()
-        known = self.mlc.definition(self.model_type)
-        with names_of_older_tvm():
-            quantization = self._quantization()
-            mapping = known.source[_SOURCE](configuration, quantization)
+        mapping = self._mapping(configuration)
         stored = _reader(self.checkpoint, getattr(torch, self.dtype))
         found = {}
         for name, parameter in module.named_parameters():
@@ -107,6 +104,19 @@ class MlcModel(LoadedModel):
                 )
             found[name] = torch.from_numpy(made)
         return found
+
+    def _mapping(self, configuration: Any) -> Any:
+        """Which weights of the folder each parameter is made of, and how."""
+        known = self.mlc.definition(self.model_type)
+        try:
+            with names_of_older_tvm():
+                return known.source[_SOURCE](configuration, self._quantization())
+        except Exception as error:  # it builds the definition: errors of any class
+            reason = " ".join(str(error).split())
+            raise UnsupportedOperatorError(
+                f"mlc-llm's loader of {self.model_type} fails with this TVM: "
+                f"{type(error).__name__}: {reason[-300:]}"
+            ) from error
 
     def _quantization(self) -> Any:
         import importlib

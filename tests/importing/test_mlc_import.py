@@ -16,6 +16,7 @@ from tapml.importing.importer import import_model, weights_of
 from tapml.importing.mlc_cache import cache_request
 from tapml.models.huggingface import load_any
 from tapml.models.mlc_model import MlcModel
+from tapml.plan import format as plan_format
 from tapml.rooting.rooting import root
 from tapml_targets.errors import InputError, MismatchError, UnsupportedOperatorError
 from tests.models.families import make_family
@@ -58,6 +59,10 @@ def test_weights_are_those_of_the_definition(model: MlcModel, imported: Imported
     constants |= {k: v for k, v in imported.weights.items() if k.startswith("constants.")}
     again = weights_of(model, imported.plan, constants)
     assert all(np.array_equal(again[name], each) for name, each in imported.weights.items())
+
+
+def test_the_plan_can_be_kept(imported: ImportedModel) -> None:
+    assert plan_format.unpack(plan_format.pack(imported.plan)) == imported.plan
 
 
 def test_a_call_site_knows_its_module_and_line(imported: ImportedModel) -> None:
