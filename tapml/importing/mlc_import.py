@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from tapml.importing.lowering import lower
 from tapml.importing.mlc_cache import PlainCache, cache_request, check_cache
 from tapml.importing.operators import OperatorTable
 from tapml.importing.relax_function import ENTRY, operation_name, with_main
+from tapml.importing.translate import NodeNames
 from tapml.importing.weights import WeightTable, to_numpy
 from tapml.models.entries import SYMBOL, EntryModule, state_shapes
 from tapml.models.inputs import DECODE, MODEL_INPUTS, SHORTEST_PREFILL
@@ -126,10 +127,11 @@ class _Built:
     origins: dict[str, Origin]
 
 
-class _Names:
+class _Names(NodeNames):
     """Variables are their own nodes: their names survive lowering."""
 
     def __init__(self, origins: Mapping[str, Origin]) -> None:
+        super().__init__([], {})
         self._origins = origins
 
     def node(self, variable: str) -> str | None:
@@ -164,7 +166,9 @@ def _build(model: MlcModel, described: EntryModule) -> _Built:
         def run(ids: Any, positions: Any, rows: Any, mask: Any, *stored: Any) -> Any:
             cache = PlainCache(
                 request,
-                *(each._expr for each in (positions, rows, mask)),
+                positions._expr,
+                rows._expr,
+                mask._expr,
                 [each._expr for each in stored],
                 dtype=model.dtype,
                 single=single,
@@ -252,9 +256,8 @@ def _bounded(expression: Any) -> Any:
 
 def _named_modules(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     yield prefix, module
-    items: Sequence[tuple[str, Any]] = (
-        list(enumerate(module)) if isinstance(module, nn.ModuleList) else list(vars(module).items())
-    )
+    numbered = isinstance(module, nn.ModuleList)
+    items: Iterable[tuple[Any, Any]] = enumerate(module) if numbered else vars(module).items()
     for name, part in items:
         if isinstance(part, nn.Module | nn.ModuleList):
             yield from _named_modules(part, f"{prefix}.{name}".lstrip("."))
