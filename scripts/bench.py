@@ -27,6 +27,7 @@ PARTS: Final = (
     "runtime",
     "wire",
     "decode",
+    "packed",
     "webgpu",
     "watch",
     "compare",

@@ -67,7 +67,7 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder, Compiler() as compiler:
         wide = Path(folder) / "wide-llama"
-        _make_wide(wide)
+        make_wide(wide)
         for source in (MODEL, str(wide)):
             model = load_model(source)
             imported = import_model(model, cache=PlanCache())
@@ -141,7 +141,8 @@ def _row(name: str, seconds: dict[str, list[float]], launches: int) -> dict[str,
     }
 
 
-def _make_wide(folder: Path) -> None:
+def make_wide(folder: Path) -> None:
+    """Write the wide model with random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

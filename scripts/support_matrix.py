@@ -62,6 +62,7 @@ DTYPES: Final = ("float32", "float16")
 SHAPES: Final = ("static", "dynamic")
 EXTENTS: Final = {"static": (5,), "dynamic": (5, 19)}
 """What ``n`` is: a dynamic plan is made once and run with each."""
+OPERATORS_FILE: Final = Path(__file__).with_name("support_operators.py")
 LETTERS: Final[dict[Support, str]] = {
     "pass": "p",
     "simulated": "s",
@@ -129,13 +130,13 @@ def _make(options: argparse.Namespace) -> int:
     if not chosen:
         known = ", ".join(each.name for each in OPERATORS)
         raise InputError(f"no operator is like {' or '.join(options.operators)}: there are {known}")
-    devices = list(_devices(options.devices))
+    devices = list(devices_of(options.devices))
     cases = [Case(*each) for each in product(chosen, DTYPES, SHAPES)]
     with ExitStack() as stack:
         folder = options.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "support"
-        table = _fill(folder, cases, devices, options.minutes)
+        table = fill(folder, cases, devices, options.minutes)
     names = [each.name for each in chosen]
     if options.json is not None:
         options.json.write_text(_json_text(to_json(table, names, devices)), encoding="utf-8")
@@ -174,7 +175,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _devices(wanted: Sequence[str]) -> Iterator[RankedDevice]:
+def devices_of(wanted: Sequence[str]) -> Iterator[RankedDevice]:
     """The devices of this machine that are wanted, in the order of their names.
 
     Raises
@@ -205,10 +206,14 @@ def _devices(wanted: Sequence[str]) -> Iterator[RankedDevice]:
     yield from sorted(found, key=lambda each: (each.description.platform, each.description.index))
 
 
-def _fill(
-    folder: Path, cases: Sequence[Case], devices: Sequence[RankedDevice], minutes: float
+def fill(
+    folder: Path,
+    cases: Sequence[Case],
+    devices: Sequence[RankedDevice],
+    minutes: float,
+    written: Path = OPERATORS_FILE,
 ) -> Table:
-    """Every cell, from the folder or made now."""
+    """Every cell, from the folder or made now; `written` is the file that the operators are in."""
     run_folder = RunFolder(folder, KIND)
     if not run_folder.exists:
         run_folder.begin()
@@ -224,7 +229,7 @@ def _fill(
         for column in columns.values():
             stack.callback(column.close)
         for number, case in enumerate(cases, 1):
-            keys = {each.spec: _key(case, each) for each in devices}
+            keys = {each.spec: _key(case, each, written) for each in devices}
             known = {spec: run.journal.result(key) for spec, key in keys.items()}
             cells = {
                 spec: msgspec.convert(each.data, Outcome)
@@ -276,7 +281,7 @@ class _LazyCompiler:
         return self.made
 
 
-def _key(case: Case, device: RankedDevice) -> ResultKey:
+def _key(case: Case, device: RankedDevice, written: Path = OPERATORS_FILE) -> ResultKey:
     """All that a cell depends on."""
     from tapml.compiler.cache import generator_hash
     from tapml.importing.cache import importer_hash
@@ -286,7 +291,7 @@ def _key(case: Case, device: RankedDevice) -> ResultKey:
 
     return ResultKey.of(
         case=str(case),
-        operators=_operators_hash(),
+        operators=_operators_hash(written),
         importer=importer_hash(),
         oracle=str(ORACLE_VERSION),
         policy=Policy().hash,
@@ -297,10 +302,10 @@ def _key(case: Case, device: RankedDevice) -> ResultKey:
 
 
 @cache
-def _operators_hash() -> str:
+def _operators_hash(written: Path) -> str:
     from tapml.runs.result_key import hash_parts
 
-    return hash_parts(text=Path(__file__).with_name("support_operators.py").read_text("utf-8"))
+    return hash_parts(text=written.read_text("utf-8"))
 
 
 def _run(

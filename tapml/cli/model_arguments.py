@@ -37,6 +37,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="pack float weights; they stay packed on the device and in the package",
     )
     group.add_argument(
+        "--mlc-llm",
+        metavar="PATH",
+        type=Path,
+        help="move the definition that this source of mlc-llm has for the folder, with the "
+        "weights that its loader makes; its modules are imported and run here",
+    )
+    group.add_argument(
         "--context",
         type=positive,
         metavar="N",
@@ -109,6 +116,7 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "dtype": arguments.dtype,
         "context_length": arguments.context,
         "quantize": arguments.quantize,
+        "mlc_llm": arguments.mlc_llm and str(arguments.mlc_llm.expanduser().resolve()),
         "prompts": arguments.prompt and tuple(arguments.prompt),
         "tokens": arguments.tokens and tuple(arguments.tokens),
         "inputs": arguments.input and tuple(str(each.resolve()) for each in arguments.input),

@@ -8,7 +8,7 @@ from typing import Any
 
 from tapml.importing.bodies import body_maker
 from tapml.importing.donation import with_donations
-from tapml.importing.exporting import EntryDescription, ExportedEntry
+from tapml.importing.exporting import ExportedEntry
 from tapml.importing.flatten import Flattener, FunctionTensor, Guide
 from tapml.importing.guides import NamedGuide
 from tapml.importing.lowering import LoweredEntry, lower
@@ -34,7 +34,8 @@ def import_entry(
     flat, outputs = flattener.flatten(
         lowered.main, _tensors(exported, lowered, weights), bounds_of(lowered.main)
     )
-    entry = with_donations(_with_signature(flat, outputs, description, table), table)
+    after = {index: name for name, _, index in description.state}
+    entry = with_donations(with_signature(flat, outputs, after, table), table)
     add_torch_forms(exported, entry, table, weights)
     return entry
 
@@ -80,11 +81,13 @@ def _tensors(
     return found
 
 
-def _with_signature(
-    entry: Entry, outputs: tuple[str, ...], description: EntryDescription, table: OperatorTable
+def with_signature(
+    entry: Entry, outputs: tuple[str, ...], after: Mapping[int, str], table: OperatorTable
 ) -> Entry:
-    """Split a function's results into outputs and state, and mark what writes state."""
-    after = {index: name for name, _, index in description.state}
+    """Split a function's results into outputs and state, and mark what writes state.
+
+    `after` has the state's name by the index of the result.
+    """
     written_by = {
         name: (call.operator, position - len(call.arguments) + table.writes(call.operator))
         for call in entry.calls

@@ -6,7 +6,7 @@ each of which has its own module, and joins the entries of a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tapml.importing.operators import OperatorTable
 from tapml.importing.relax_function import ENTRY
 from tapml.importing.translate import translate
 from tapml.importing.weights import WeightTable, to_numpy
+from tapml.models.mlc_model import MlcModel
 from tapml.models.onnx_file import OnnxModel
 from tapml.models.stored import MODULE
 from tapml.plan.graph_plan import Entry, GraphPlan, TensorSpecification
@@ -32,7 +33,7 @@ from tapml.plan.validation import check_plan
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
-    from tapml.importing.onnx_entry import OnnxEntry
+    from tapml.importing.imported import RootProgram
     from tapml.models.loaded import Loaded
 
 Array = npt.NDArray[Any]
@@ -66,10 +67,7 @@ def import_model(
         weights = (onnx.onnx_weights if onnx else weights_of)(model, plan, constants)
         return ImportedModel(plan, weights)
     begins()
-    onnx = _onnx(model)
-    imported = (
-        onnx.import_onnx(model) if onnx else import_entries(model.name, descriptions_of(model))
-    )
+    imported = _import(model)
     if cache is not None:
         constants = {
             name: array for name, array in imported.weights.items() if name.startswith(CONSTANT)
@@ -78,12 +76,27 @@ def import_model(
     return imported
 
 
-def export_model(model: Loaded) -> dict[str, ExportedEntry | OnnxEntry]:
+def _import(model: Loaded) -> ImportedModel:
+    if (onnx := _onnx(model)) is not None:
+        found: ImportedModel = onnx.import_onnx(model)
+        return found
+    if isinstance(model, MlcModel):
+        from tapml.importing.mlc_import import import_mlc
+
+        return import_mlc(model)
+    return import_entries(model.name, descriptions_of(model))
+
+
+def export_model(model: Loaded) -> Mapping[str, RootProgram]:
     """The programs of a model's entries by name, to root a plan from the cache."""
     if isinstance(model, OnnxModel):
         from tapml.importing.onnx_entry import onnx_entry
 
         return {MODULE: onnx_entry(model)}
+    if isinstance(model, MlcModel):
+        from tapml.importing.mlc_import import mlc_entries
+
+        return mlc_entries(model)
     return {each.name: export_entry(each) for each in descriptions_of(model)}
 
 

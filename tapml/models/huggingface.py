@@ -18,6 +18,7 @@ from tapml.models.codec_of_folder import load_codec
 from tapml.models.families.family import Family
 from tapml.models.input_files import Array, input_file
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
+from tapml.models.mlc_model import as_mlc
 from tapml.models.module_folder import load_module_folder
 from tapml.models.onnx_file import load_onnx
 from tapml.models.packed.build import build_packed
@@ -71,6 +72,7 @@ def load_any(
     context_length: int | None = None,
     inputs: Sequence[str | Path] = (),
     quantize: str = "",
+    mlc_llm: str = "",
 ) -> Loaded:
     """Load a zoo model or a folder of any known family.
 
@@ -89,6 +91,9 @@ def load_any(
     quantize
         Name of a scheme (:data:`tapml.models.packed.quantizers.SCHEMES`) that float weights are
         packed by; empty to take them as they are.
+    mlc_llm
+        Source of mlc-llm (:mod:`tapml.models.mlc_source`) whose definition and loader are taken for
+        a decoder; empty for the class of ``transformers`` or of tapml.
 
     Raises
     ------
@@ -99,6 +104,10 @@ def load_any(
     given = [input_file(each) for each in inputs]
     if quantize and (folder.is_file() or (folder / PROGRAM).is_file()):
         raise InputError(f"--quantize {quantize}: {folder.name} is a graph, and stays as it is")
+    if mlc_llm and (folder.is_file() or (folder / PROGRAM).is_file()):
+        raise InputError(f"--mlc-llm: {folder.name} is a graph: expected a Hugging Face folder")
+    if mlc_llm and quantize:
+        raise InputError("--mlc-llm takes float weights: leave --quantize out")
     if folder.is_file():
         return _module(load_onnx(folder, given), dtype, context_length, given)
     if (folder / PROGRAM).is_file():
@@ -121,11 +130,14 @@ def load_any(
     if given and family.image is None:
         raise InputError(f"{folder.name} takes no arrays: leave --input out")
     module = _load_module(checkpoint, chosen)
+    if mlc_llm and family.workload != "decoder":
+        raise InputError(f"--mlc-llm: {folder.name} is no decoder with a cache: leave it out")
     if family.image is not None:
         _check_finite(module, folder, chosen)
         vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
         return _module(vision, chosen, context_length, given)
-    return _of_text(checkpoint, module, chosen, context_length, quantize)
+    loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
+    return as_mlc(loaded, checkpoint, mlc_llm) if mlc_llm else loaded
 
 
 def _of_text(

@@ -173,6 +173,7 @@ def _load(
         settings.model,
         context_length=context,
         quantize=settings.quantize,
+        mlc_llm=settings.mlc_llm,
         inputs=settings.inputs,
     )
     model = load(dtype=_dtype(settings.dtype))

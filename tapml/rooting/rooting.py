@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from tapml.importing.cache import PlanCache, rooting_key
 from tapml.importing.exporting import ExportedEntry
-from tapml.importing.imported import ImportedModel
+from tapml.importing.imported import ImportedModel, RootProgram
 from tapml.importing.importer import export_model
 from tapml.plan.graph_plan import Body, CallStep, Entry, GraphPlan, Operator
 from tapml.plan.rooting_report import STEP_TOLERANCE, Rooted, RootingReport, check, compare
@@ -33,7 +33,6 @@ from tapml.rooting.torch_run import run_torch
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
-    from tapml.importing.onnx_entry import OnnxEntry
     from tapml.models.loaded import Loaded
 
 Array = npt.NDArray[Any]
@@ -134,7 +133,7 @@ def root_runs(
     return RootingReport(tuple(comparisons.done), tuple(comparisons.skipped))
 
 
-def _exported(imported: ImportedModel) -> Mapping[str, ExportedEntry | OnnxEntry]:
+def _exported(imported: ImportedModel) -> Mapping[str, RootProgram]:
     if not imported.exported:
         raise InputError(
             "this plan has no torch program (it was read from the cache or comes from "

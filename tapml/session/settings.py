@@ -46,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Scheme that float weights are packed by (``int4``); empty to take them as they are.
     reference
         Device on which operators are recorded, such as ``opencl:1``; empty for this process.
+    mlc_llm
+        Source of mlc-llm whose definition of the model is moved, absolute; empty for none.
     """
 
     model: str
@@ -61,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget_bytes: int = 4 << 30
     quantize: str = ""
     reference: str = ""
+    mlc_llm: str = ""
 
     def to_json(self) -> str:
         """The settings as JSON text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tapml.models.entries import StaticCache
 from tapml.models.families import families
 from tapml.models.families import masks as family_masks
 from tapml.models.huggingface import load_any
-from tapml.models.recurrent import RecurrentForward
+from tapml.models.recurrent import LoadedRecurrent, RecurrentForward
 from tapml.rooting.own_forward import OWN_FORWARD_TOLERANCE, root_wrapper
 from tapml_targets.errors import MismatchError
 from tests.models.families import SAMPLES, make_family
@@ -167,3 +167,25 @@ def test_a_recurrent_state_that_is_not_carried_is_named(
     monkeypatch.setattr(RecurrentForward, "forward", forward)
     with pytest.raises(MismatchError, match=r"decode differs .* at step 1 \(position 8\)"):
         root_wrapper(sample(tmp_path, family))
+
+
+def test_a_wrong_alibi_slope_is_named(tmp_path: Path) -> None:
+    """Of one head: half of what the class takes."""
+    model = sample(tmp_path, "bloom")
+    slopes: Any = model.module.get_submodule("transformer").alibi_slopes
+    slopes[1] *= 0.5
+    with pytest.raises(MismatchError, match=r"the wrapper's prefill differs"):
+        root_wrapper(model)
+
+
+def test_a_state_that_is_not_empty_at_the_start_is_named(tmp_path: Path) -> None:
+    """What a prompt would begin with if the one before it had not been reset."""
+
+    class NotReset(LoadedRecurrent):
+        def empty_state(self) -> dict[str, Any]:
+            return {name: each + 0.5 for name, each in super().empty_state().items()}
+
+    found = sample(tmp_path, "mamba2")
+    given = {each.name: getattr(found, each.name) for each in fields(found)}
+    with pytest.raises(MismatchError, match=r"prefill differs .* at step 0"):
+        root_wrapper(NotReset(**given))

@@ -1,0 +1,5 @@
+"""The registry of definitions."""
+
+from .model import MODELS
+
+__all__ = ["MODELS"]
