@@ -18,7 +18,7 @@ from tapml_rpc.features import FEATURES
 from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.libraries import LibraryStore
 from tapml_rpc.pending import PendingResults
-from tapml_rpc.server_session import TOKEN_BYTES, Message, ServerSession
+from tapml_rpc.server_session import EPOCH_BYTES, TOKEN_BYTES, Message, ServerSession
 from tapml_rpc.session import Session
 from tapml_rpc.transport import Ticket
 from tapml_targets.driver import DeviceDescription, Driver
@@ -26,7 +26,6 @@ from tapml_targets.errors import DeviceLostError, InputError, ProtocolError
 from tapml_targets.platforms import load_driver_module
 
 _NO_CHUNK: Final = memoryview(b"")
-_EPOCH_BYTES: Final = 8
 
 
 def open_in_process(description: DeviceDescription) -> Session:
@@ -55,7 +54,7 @@ class InProcessTransport:
     def __init__(self, driver: Driver) -> None:
         self.device = driver.description
         self.address = "this process"
-        self.epoch = secrets.token_bytes(_EPOCH_BYTES)
+        self.epoch = secrets.token_bytes(EPOCH_BYTES)
         self.features = frozenset(FEATURES)
         self.bounds = Bounds()
         self.closed = False

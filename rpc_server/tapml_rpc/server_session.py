@@ -16,6 +16,7 @@ from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import RecordedCall
 
 TOKEN_BYTES: Final = 16
+EPOCH_BYTES: Final = 8
 
 
 @dataclass

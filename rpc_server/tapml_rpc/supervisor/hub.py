@@ -17,7 +17,7 @@ from tapml_rpc.features import FEATURES
 from tapml_rpc.refusals import lost_session
 from tapml_rpc.security.keys import is_key
 from tapml_rpc.security.standing import LEASE_IDENTITY, Standing
-from tapml_rpc.server_session import TOKEN_BYTES
+from tapml_rpc.server_session import EPOCH_BYTES, TOKEN_BYTES
 from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.company import Company
 from tapml_rpc.supervisor.options import SupervisorOptions
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tapml_rpc.blobs.store import BlobStore
     from tapml_rpc.tracker.lent import HeldLease
 
-EPOCH_BYTES: Final = 8
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
 _PAST_SESSIONS: Final = 64

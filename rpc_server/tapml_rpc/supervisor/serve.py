@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml_rpc import wire
 from tapml_rpc.announcement import announce
 from tapml_rpc.blobs.store import BlobStore
-from tapml_rpc.local import prepared_environment
+from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.security.bind import bracketed, check_bind
 from tapml_rpc.security.effects import check_effects
 from tapml_rpc.security.standing import listed_key
@@ -61,7 +61,7 @@ def serve(options: SupervisorOptions) -> int:
     if options.limits:
         device = narrowed(device, options.limits)
     # Workers inherit what their driver's loader needs.
-    os.environ.update(prepared_environment(device.platform, {}))
+    os.environ.update(prepared_environment(device.platform))
     faulthandler.enable()
     keep_freed_memory()
     stopping = _StopRequest()

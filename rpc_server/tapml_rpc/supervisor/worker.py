@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
-import json
 import os
 import signal
 import socket
@@ -46,6 +45,7 @@ def main() -> int:
     for name in ("--socket", "--up", "--down", "--board", "--parent"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--device", required=True)
+    parser.add_argument("--limits", default="")
     parser.add_argument("--allow-shared-libraries", action="store_true")
     options = parser.parse_args()
     _stay_behind_nobody(options.parent)
@@ -63,7 +63,7 @@ def main() -> int:
         allow_native=options.allow_shared_libraries,
     )
     try:
-        worker.run(json.loads(options.device))
+        worker.run(options.device, options.limits)
     except ConnectionError:
         # The supervisor is gone. Other system faults, such as no memory for one, are reported.
         return 1

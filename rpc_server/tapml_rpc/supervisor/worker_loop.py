@@ -6,11 +6,12 @@ It may crash, hang or lose the device: that ends this session only.
 from __future__ import annotations
 
 import gc
+import json
 import socket
 import time
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.attached_blobs import AttachedBlobs
@@ -25,9 +26,11 @@ from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.relayed_channel import Received, RelayedChannel
 from tapml_rpc.supervisor.ring import Ring
 from tapml_rpc.supervisor.socket_channel import SocketChannel
-from tapml_targets.description import from_plain
+from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import Driver
+from tapml_targets.limit_profiles import narrowed
 from tapml_targets.platforms import load_driver_module
+from tapml_targets.ranking import find_device
 
 # Message types between a supervisor and its workers: a client's connection, with its descriptor;
 # a blob, with its descriptor unless the session has released it.
@@ -56,16 +59,22 @@ class Worker:
         self._supervisor = RelayedChannel(pipe, up, down, board)
         self._channel: RelayedChannel | SocketChannel = self._supervisor
 
-    def run(self, device: dict[str, Any]) -> None:
-        """Open the device and serve until the supervisor closes the pipe."""
-        description = from_plain(device)
+    def run(self, device: str, limits: str) -> None:
+        """Open the device and serve until the supervisor closes the pipe.
+
+        `device` is a name, or a description as JSON; a profile's `limits` hold for it, if named.
+        """
         try:
-            driver = load_driver_module(description.platform).open_device(description)
+            described = device.startswith("{")
+            found = from_plain(json.loads(device)) if described else find_device(device)
+            # It is announced as it is: who names a profile checks against both.
+            opened_as = narrowed(found, limits) if limits else found
+            driver = load_driver_module(found.platform).open_device(opened_as)
         except Exception as error:
             self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
             return
         self._driver = driver
-        self._pipe.send(wire.pack({"type": "ready"}))
+        self._pipe.send(wire.pack({"type": "ready", "device": to_plain(found)}))
         # What start-up made stays: the garbage collector need not visit it again.
         gc.freeze()
         try:

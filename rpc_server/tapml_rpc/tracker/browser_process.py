@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from tapml_rpc.output_tail import OutputTail
+from tapml_rpc.child_process import OutputTail
 from tapml_targets.errors import InputError, SetupError
 from tapml_targets.vulkan_loader.drivers import browser_environment
 

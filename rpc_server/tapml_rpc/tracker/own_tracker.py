@@ -10,8 +10,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, Self
 
-from tapml_rpc.local import prepared_environment
-from tapml_rpc.output_tail import OutputTail
+from tapml_rpc.child_process import OutputTail, prepared_environment
 from tapml_targets.errors import SetupError
 from tapml_targets.platforms import browser_platform
 
@@ -42,7 +41,7 @@ class OwnTracker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=prepared_environment(browser_platform(), {}),
+            env=prepared_environment(browser_platform()),
             start_new_session=True,
         )  # fmt: skip
         assert self._process.stderr is not None  # noqa: S101 - it is a pipe

@@ -20,9 +20,9 @@ from tapml_rpc.watch import Describe
 from tapml_rpc.welcome import Welcome, hello
 from tapml_rpc.zeromq.data import DealerData, open_encrypted, open_plain
 from tapml_rpc.zeromq.dealer import Socket, connect_dealer
-from tapml_rpc.zeromq.watch import Busy, ExitReport, ZeroMQWatch
+from tapml_rpc.zeromq.watch import ZeroMQWatch
 from tapml_rpc.zmtp.stream import Stream
-from tapml_targets.errors import DeviceLostError, UnreachableError
+from tapml_targets.errors import UnreachableError
 
 _POLL_MILLISECONDS: Final = 50
 
@@ -32,15 +32,12 @@ def open_zeromq(
     *,
     timeout: float,
     kernel_deadline: float | None = None,
-    exit_report: ExitReport | None = None,
-    busy: Busy | None = None,
     curve: ClientCurve | None = None,
     lease: Held | str = "",
 ) -> Link:
     """Open a session with a server's ZeroMQ binding; see :func:`tapml_rpc.client.connect`.
 
-    For a local server, `exit_report` says how its process ended, None while it runs, and `busy`
-    whether it runs or waits for a processor or a disk. `curve` holds this client's keys and the
+    `curve` holds this client's keys and the
     server's public one; None for a server without. Raises SetupError if nothing answers, the server
     takes no more sessions, or the keys do not match; ProtocolError if it refuses, e.g. because of
     its version.
@@ -56,7 +53,6 @@ def open_zeromq(
             address,
             wire.pack(hello(kernel_deadline, token_of(lease))),
             timeout=timeout,
-            exit_report=exit_report,
         )
         welcome = Welcome.from_wire(packed, address)
         unanswered = Unanswered()
@@ -70,15 +66,7 @@ def open_zeromq(
         beat = data.beat
 
         def watch(describe: Describe) -> ZeroMQWatch:
-            return ZeroMQWatch(
-                control,
-                monitors,
-                welcome.token,
-                describe,
-                exit_report=exit_report,
-                busy=busy,
-                beat=beat,
-            )
+            return ZeroMQWatch(control, monitors, welcome.token, describe, beat=beat)
 
         link = Link(
             address,
@@ -105,7 +93,6 @@ def greet(
     packed: bytes,
     *,
     timeout: float,
-    exit_report: ExitReport | None,
 ) -> bytes:
     """Send a hello on a control socket and wait for the answer; raises TapmlError if none comes.
 
@@ -121,9 +108,6 @@ def greet(
                 sent = True
                 continue
         handshakes.check()
-        ended = exit_report(0) if exit_report else None
-        if ended is not None:
-            raise DeviceLostError(f"the server ended before it answered: {ended}")
         if time.monotonic() > deadline:
             raise handshakes.hint or UnreachableError(
                 f"no tapml server answers at {address} within {timeout:g} s; "

@@ -29,7 +29,7 @@ WEIGHTS = [content(seed, 3 * MEBIBYTE + seed) for seed in range(4)]
 def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
     listening = ("--websocket", "ws://127.0.0.1:0")
-    with ServerProcess(*listening, module="tapml_rpc.supervisor.serve") as process:
+    with ServerProcess(*listening) as process:
         yield process
 
 

@@ -250,7 +250,6 @@ def test_a_connection_given_up_before_the_hello_is_said_as_well() -> None:
                     address,
                     wire.pack(hello(None, "")),
                     timeout=30,
-                    exit_report=None,
                 )
 
 

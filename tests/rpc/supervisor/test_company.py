@@ -19,7 +19,7 @@ ONE, OTHER = b"one", b"other"
 @pytest.fixture(scope="module")
 def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
-    with ServerProcess(module="tapml_rpc.supervisor.serve") as process:
+    with ServerProcess() as process:
         yield process
 
 

@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess(module="tapml_rpc.supervisor.serve", device="cpu") as process:
+    with ServerProcess(device="cpu") as process:
         yield process
 
 

@@ -218,8 +218,7 @@ def test_a_full_house_lets_go_of_the_oldest() -> None:
 
 
 def test_strangers_that_fill_a_server_end_no_session_that_has_sent_nothing_yet() -> None:
-    module = "tapml_rpc.supervisor.serve"
-    with ServerProcess(module=module, device="cpu") as server, ExitStack() as stack:
+    with ServerProcess(device="cpu") as server, ExitStack() as stack:
         with RawPeer(server.address) as first:
             host, _, port = first.welcome["data_address"].removeprefix("tcp://").rpartition(":")
         session = stack.enter_context(connect(server.address, timeout=PATIENCE))
@@ -235,8 +234,7 @@ def test_strangers_that_fill_a_server_end_no_session_that_has_sent_nothing_yet()
 
 
 def test_liars_beside_it_disturb_no_session_and_one_that_loses_its_data_connection_ends() -> None:
-    module = "tapml_rpc.supervisor.serve"
-    with ServerProcess(module=module, device="cpu") as server, RawPeer(server.address) as good:
+    with ServerProcess(device="cpu") as server, RawPeer(server.address) as good:
         host, _, port = good.welcome["data_address"].removeprefix("tcp://").rpartition(":")
         payload = bytes(range(256)) * 512
         length = len(payload)
@@ -264,9 +262,8 @@ def test_liars_beside_it_disturb_no_session_and_one_that_loses_its_data_connecti
 
 
 def test_a_session_is_told_of_a_frame_too_long_and_of_its_servers_end() -> None:
-    module = "tapml_rpc.supervisor.serve"
     with (
-        ServerProcess(module=module, device="cpu") as server,
+        ServerProcess(device="cpu") as server,
         RawPeer(server.address) as good,
         RawPeer(server.address) as huge,
     ):

@@ -1,13 +1,22 @@
-"""Keeps the end of a child process's output, within a fixed number of bytes."""
+"""What every child process of ours needs: its environment, its last output, how it ended."""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Final
 
+import tapml_rpc
+import tapml_targets
+from tapml_targets.driver_discovery import driver_discovery
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _PIECE_BYTES: Final = 16 << 10
 # Bytes read at a time while the lock is held: more than a pipe holds, and never without end.
 _PIECES: Final = 16
@@ -61,3 +70,38 @@ class OutputTail:
                 self._ended = not piece
                 self._kept += piece
                 del self._kept[: -self._most]
+
+
+def prepared_environment(platform: str, additions: Mapping[str, str] = NOTHING) -> dict[str, str]:
+    """A child's environment: the path to our packages, and what the platform's loader needs."""
+    roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
+    environment = dict(os.environ) | dict(additions)
+    known = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
+    # A loader reads its paths once, at the start of a process: platforms set them beforehand.
+    return driver_discovery(platform).prepare_environment(environment)
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended, by its exit code as Python gives it."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def is_busy(pid: int) -> bool:
+    """Whether a thread of a process runs, or waits for a processor or a disk; Linux only.
+
+    Includes the process's children: PoCL's linker is a process.
+    """
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            # The name before the state is in parentheses and may contain some.
+            if (task / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"R", b"D"):
+                return True
+            if any(is_busy(int(child)) for child in (task / "children").read_bytes().split()):
+                return True
+    return False

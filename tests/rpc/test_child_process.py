@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tapml_rpc.child_process import OutputTail
 from tapml_rpc.failures import LOG_CHARACTERS
-from tapml_rpc.local import LocalServer
-from tapml_rpc.output_tail import OutputTail
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.tracker.own_tracker import OwnTracker
 from tapml_targets.ranking import find_device
@@ -67,17 +66,6 @@ def test_a_worker_that_prints_no_newline_fills_no_memory() -> None:
     finally:
         worker.pipe.close()
         worker.end(kill=True)
-
-
-def test_a_local_server_that_prints_no_newline_fills_no_memory() -> None:
-    server = LocalServer("cpu")
-    try:
-        with bounded_memory():
-            print_in(server.process.pid, ENDLESS, 2)
-        server.process.kill()
-        assert (server.exit_report(60) or "").endswith("xxx the end")
-    finally:
-        server.close()
 
 
 def test_an_own_tracker_that_prints_no_newline_fills_no_memory() -> None:
