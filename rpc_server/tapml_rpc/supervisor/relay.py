@@ -23,12 +23,12 @@ from tapml_rpc.supervisor.channel import Channel
 from tapml_rpc.supervisor.company import Company
 from tapml_rpc.supervisor.deadline import Deadline
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
+from tapml_rpc.supervisor.plain_data import WorkerServed
 from tapml_rpc.supervisor.relayed_data import RelayedData
 from tapml_rpc.supervisor.silence import Silence
 from tapml_rpc.supervisor.standstill import Standstill
 from tapml_rpc.supervisor.worker_loss import end_and_report
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
-from tapml_rpc.supervisor.worker_served import WorkerServed
 from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
 
 if TYPE_CHECKING:
@@ -106,14 +106,12 @@ class Relay:
         running = self._worker.board.running()
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
-    def connect(self, connection: socket.socket | None, received: bytes) -> None:
+    def connect(self, connection: socket.socket, received: bytes) -> None:
         """Have the worker serve the client's data connection, of which `received` has been read.
 
-        This object owns it; None if that client takes none of its messages.
+        This object owns it.
         """
-        if connection is None:
-            self.give_up("its client does not take its answers")
-        elif self.ended:
+        if self.ended:
             connection.close()
         else:
             self._served = WorkerServed(connection)

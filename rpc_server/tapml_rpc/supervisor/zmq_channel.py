@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import zmq
 
@@ -13,22 +14,15 @@ _ZERO_COPY_BYTES: Final = 64 << 10
 Socket = zmq.Socket[bytes]
 
 
-class End(Protocol):
-    """One of a client's connections; two for the same connection compare equal."""
-
-    def send(self, packed: bytes) -> bool:
-        """Send a packed header; False if nobody takes it."""
-
-
 class ZmqChannel:
     """A client on the two sockets; see :class:`tapml_rpc.supervisor.channel.Channel`.
 
-    `data` is None before the first message of its data connection; a worker sends on a plain one.
+    `data` is None before the first message of its data connection; a plain one is its worker's.
     """
 
-    def __init__(self, control: End) -> None:
+    def __init__(self, control: RouterEnd) -> None:
         self.control = control
-        self.data: End | None = None
+        self.data: RouterEnd | socket.socket | None = None
 
     def send_control(self, packed: bytes) -> bool:
         """Send a packed header on the control connection."""

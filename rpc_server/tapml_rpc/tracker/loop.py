@@ -19,11 +19,9 @@ from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.security.bind import bracketed, check_bind, is_loopback
 from tapml_rpc.security.curve import ServerCurve
 from tapml_rpc.tracker.entrance import Entrance
-from tapml_rpc.tracker.plain_entrance import PlainEntrance
 from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, Lease, Sender
 from tapml_rpc.tracker.registry import Registry
 from tapml_rpc.tracker.relay import RelayServer
-from tapml_rpc.tracker.router_entrance import RouterEntrance
 from tapml_rpc.tracker.stopping import StopRequest
 from tapml_rpc.tracker.websocket_door import KEY_PREFIX
 from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
@@ -32,7 +30,6 @@ from tapml_rpc.websocket.listening import Listening
 from tapml_targets.errors import SetupError, TapmlError
 
 _POLL_SECONDS: Final = 0.1
-_CHECK_SECONDS: Final = 0.1
 _PROBE_SECONDS: Final = 1.0
 _STOPPED_SECONDS: Final = 1.0
 
@@ -65,12 +62,8 @@ class TrackerLoop:
         self.entrance: WebSocketEntrance | None = None
         address = f"tcp://{bracketed(host)}:{port or '*'}"
         # First: the other ports are found beside this one, which is the one people know.
-        self._zmq: Entrance
         try:
-            if curve is None:
-                self._zmq = PlainEntrance(self, self._selector, address)
-            else:
-                self._zmq = RouterEntrance(self, self._selector, address, curve)
+            self._zmq = Entrance(self, self._selector, address, curve)
         except OSError as error:
             raise SetupError(
                 f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
@@ -107,22 +100,15 @@ class TrackerLoop:
         """
         for descriptor in (self._waker.fileno(), *stopping.wake_fds):
             self._selector.register(descriptor, EVENT_READ)
-        looked = checked = probed = told = time.monotonic()
+        looked = probed = told = time.monotonic()
         try:
             while not stopping.asked():
-                ready = self._selector.select(0 if self._zmq.pending() else _POLL_SECONDS)
+                self._selector.select(0 if self._zmq.pending() else _POLL_SECONDS)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)
-                    self._zmq.excuse(now - looked)
                 looked = now
-                for key, events in ready:
-                    if key.data is not None:
-                        key.data(events)
                 self._zmq.serve()
-                if now - checked > _CHECK_SECONDS:
-                    checked = now
-                    self._zmq.check(now)
                 self._waker.drain()
                 if self.entrance is not None:
                     self.entrance.hand_over(self.take, self._registry.gone)
@@ -158,10 +144,6 @@ class TrackerLoop:
         """Send a message on every connection that something depends on."""
         for key in self._registry.peers():
             self.send(key, {"type": "probe"})
-
-    def needs(self, key: bytes) -> bool:
-        """Whether a device, lease or request depends on a connection."""
-        return self._registry.needs(key)
 
     def gone(self, key: bytes, why: str) -> None:
         """A connection is gone; what depends on it ends."""

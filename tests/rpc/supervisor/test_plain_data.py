@@ -7,24 +7,20 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from selectors import DefaultSelector
-from typing import Any
 
 import pytest
 
 from tapml_rpc import wire
 from tapml_rpc.client import connect
-from tapml_rpc.supervisor.plain_connection import PlainConnection
-from tapml_rpc.zmtp import framing
-from tapml_rpc.zmtp.listener import (
+from tapml_rpc.supervisor.plain_data import (
+    HALF_SECONDS,
     HANDSHAKE_SECONDS,
     MOST_CONNECTIONS,
-    STRANGER_REFUSALS,
-    STRANGER_SECONDS,
-    Listener,
+    PARTING_SECONDS,
+    DataListener,
 )
-from tapml_rpc.zmtp.parting import PARTING_SECONDS
+from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 from tests.rpc.peers import RawPeer, ServerProcess
 
@@ -33,36 +29,18 @@ HANDSHAKE = framing.GREETING + framing.ready(b"DEALER")
 BATCH = wire.pack({"type": "batch", "session": b"it", "sequence": 7})
 
 
-class Session:
-    """Takes the part of a relay, and notes what comes."""
-
-    def __init__(self) -> None:
-        self.ended = ""
-        self.given: list[tuple[socket.socket | None, bytes]] = []
-
-    def connect(self, connection: socket.socket | None, received: bytes) -> None:
-        self.given.append((connection, received))
-
-
 class Desk:
-    """A front with one session, called ``it``."""
+    """A front with one session, called ``it``, that notes what it is given."""
 
     def __init__(self, most: int = MOST_CONNECTIONS) -> None:
-        self.session = Session()
+        self.given: list[tuple[socket.socket, bytes]] = []
         self.selector = DefaultSelector()
-        plain = partial(PlainConnection, self)
-        self.data = Listener(self.selector, "tcp://127.0.0.1:0", plain, self.show, most=most)
+        self.data = DataListener(self.selector, "tcp://127.0.0.1:0", self.claim, most=most)
 
-    def claim(self, header: wire.Header, who: str, end: Any) -> Any:
+    def claim(self, header: wire.Header, connection: socket.socket, received: bytes) -> None:
         if header.get("session") != b"it":
             raise ProtocolError("no such session")
-        return self.session, None
-
-    def settle(self, relay: Any) -> None:
-        pass
-
-    def show(self, error: Exception) -> None:
-        raise error
+        self.given.append((connection, received))
 
     def connect(self, sent: bytes = HANDSHAKE) -> socket.socket:
         host, _, port = self.data.address.removeprefix("tcp://").rpartition(":")
@@ -77,7 +55,6 @@ class Desk:
             assert time.monotonic() < deadline
             for key, events in self.selector.select(0.01):
                 key.data(events)
-            self.data.serve()
 
     def count(self) -> int:
         return len(self.selector.get_map()) - 1
@@ -115,77 +92,64 @@ def answered(connection: socket.socket) -> wire.Header:
             return wire.unpack(heard[left + size :])
 
 
+def waits(connection: socket.socket) -> bool:
+    """Whether a message has come behind the server's handshake."""
+    peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
+    handshake = len(framing.GREETING + framing.ready(b"ROUTER"))
+    return len(connection.recv(4096, peek)) > handshake
+
+
 @pytest.mark.parametrize("chunks", [(), (b"short",), (b"c" * 70_000,), (b"", b"more"), (b"",)])
 def test_a_connection_goes_to_its_session_with_all_that_has_come(
     desk: Desk, chunks: tuple[bytes, ...]
 ) -> None:
     whole = message(BATCH, *chunks) + message(BATCH, b"behind it")
     with desk.connect(HANDSHAKE + whole):
-        desk.serve_until(lambda: desk.session.given)
+        desk.serve_until(lambda: desk.given)
         assert not desk.count()
-        ((connection, received),) = desk.session.given
-        assert connection is not None
+        ((connection, received),) = desk.given
         with connection:
             connection.setblocking(True)
             received += connection.recv(len(whole) - len(received), socket.MSG_WAITALL)
         assert received == whole
 
 
-def test_one_that_takes_none_of_its_refusals_is_given_to_nobody(desk: Desk) -> None:
-    connection = desk.connect(HANDSHAKE)
-    with connection:
-        desk.serve_until(desk.count)
-        ((peer, _),) = [(each.peer, each) for each in desk.data._connections]
-        desk.serve_until(lambda: peer.ready)
-        while not peer.unsent_bytes:
-            peer.put(bytes(1 << 20))
-        connection.sendall(message(BATCH))
-        desk.serve_until(lambda: desk.session.given)
-        assert desk.session.given == [(None, message(BATCH))]
-
-
-def test_a_message_for_nobody_is_read_and_answered_and_the_next_one_is_taken(desk: Desk) -> None:
+def test_a_message_for_nobody_is_answered_and_nothing_behind_it_is_taken(desk: Desk) -> None:
     stray = wire.pack({"type": "batch", "session": b"no", "sequence": 3})
     sent = HANDSHAKE + message(stray, b"c" * 70_000) + message(BATCH)
     with desk.connect(sent) as connection:
-        desk.serve_until(lambda: desk.session.given)
+        desk.serve_until(desk.count)
+        desk.serve_until(lambda: waits(connection))
         assert answered(connection)["sequence"] == 3
+    desk.serve_until(lambda: not desk.count())
+    assert not desk.given
 
 
 def test_a_message_of_three_frames_is_answered(desk: Desk) -> None:
     stray = wire.pack({"type": "batch", "session": b"no", "sequence": 7})
     with desk.connect(HANDSHAKE + message(stray, b"c" * 200, b"more")) as connection:
         desk.serve_until(desk.count)
-        peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
-        handshake = len(framing.GREETING + framing.ready(b"ROUTER"))
-        desk.serve_until(lambda: len(connection.recv(4096, peek)) > handshake)
+        desk.serve_until(lambda: waits(connection))
         reply = answered(connection)
-    assert reply["sequence"] == 7 and not desk.session.given
+    assert reply["sequence"] == 7 and not desk.given
 
 
-def test_half_a_chunk_of_nobodys_is_not_kept_for_long(desk: Desk) -> None:
-    stray = wire.pack({"type": "batch", "session": b"no"})
-    with desk.connect(HANDSHAKE + message(stray, b"c" * 70_000)[:-1]):
-        desk.serve_until(desk.count)
-        (connection,) = desk.data._connections
-        desk.serve_until(lambda: connection.peer.holds)
+def test_half_a_header_of_nobodys_is_not_kept_for_long(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE):
+        pass
+    with desk.connect(HANDSHAKE + message(bytes(50_000))[:-1]):
+        desk.serve_until(lambda: any(each._incoming.halfway for each in desk.data._newcomers))
         now = time.monotonic()
-        desk.data.check(now + STRANGER_SECONDS - 1)
+        desk.data.check(now + HALF_SECONDS - 1)
         assert desk.count() == 1
-        desk.data.check(now + STRANGER_SECONDS + 1)
+        desk.data.check(now + HALF_SECONDS + 1)
         assert not desk.count()
-
-
-def test_who_has_no_session_is_refused_so_often_and_then_hung_up_on(desk: Desk) -> None:
-    with desk.connect(HANDSHAKE + message(b"") * (STRANGER_REFUSALS + 1)):
-        desk.serve_until(desk.count)
-        desk.serve_until(lambda: not desk.count())
 
 
 def test_who_does_not_end_its_handshake_is_hung_up_on(desk: Desk) -> None:
     with desk.connect(HANDSHAKE[:-1]) as slow, desk.connect(HANDSHAKE):
         desk.serve_until(lambda: desk.count() == 2)
-        desk.serve_until(lambda: any(each.peer.ready for each in desk.data._connections))
+        desk.serve_until(lambda: any(each._incoming.ready for each in desk.data._newcomers))
         desk.data.check(time.monotonic() + HANDSHAKE_SECONDS + 1)
         assert desk.count() == 1
         while slow.recv(4096):
@@ -195,9 +159,9 @@ def test_who_does_not_end_its_handshake_is_hung_up_on(desk: Desk) -> None:
 def test_who_sends_on_behind_what_ends_its_connection_hears_why_before_the_end(desk: Desk) -> None:
     head = framing.frame_head(wire.MAX_CHUNK_BYTES + 1)
     with desk.connect(HANDSHAKE) as wordy:
-        desk.serve_until(lambda: any(each.peer.ready for each in desk.data._connections))
+        desk.serve_until(lambda: any(each._incoming.ready for each in desk.data._newcomers))
         wordy.sendall(head)
-        desk.serve_until(lambda: not desk.data._connections)
+        desk.serve_until(lambda: waits(wordy))
         wordy.sendall(bytes(100_000))
         # A connection that was reset would have forgotten it.
         assert "of 4194305 bytes" in answered(wordy)["error"]["message"]
@@ -212,9 +176,10 @@ def test_a_full_house_lets_go_of_the_oldest() -> None:
     with serving(most=2) as desk, desk.connect() as first, desk.connect():
         desk.serve_until(lambda: desk.count() == 2)
         with desk.connect(HANDSHAKE + message(BATCH)):
-            desk.serve_until(lambda: desk.session.given)
-            while first.recv(4096):
-                pass
+            desk.serve_until(lambda: desk.given)
+            with suppress(ConnectionResetError):
+                while first.recv(4096):
+                    pass
 
 
 def test_strangers_that_fill_a_server_end_no_session_that_has_sent_nothing_yet() -> None:
