@@ -32,6 +32,7 @@ HALF_SECONDS: Final = 30.0
 PARTING_SECONDS: Final = 2.0
 # Several times what a client sends ahead of its answers. A peer that sends on is not reading.
 MOST_DISCARDED_BYTES: Final = 128 << 20
+_MOST_REFUSALS: Final = 256
 _DISCARD_BYTES: Final = 256 << 10
 _BACKLOG: Final = 128
 # Linux has it; elsewhere a connection that is closed for reading and writing is noticed.
@@ -150,6 +151,8 @@ class _Newcomer:
         self._incoming = Incoming(connection, b"ROUTER", self._place, self._answer)
         self._incoming.most_header_bytes = wire.MAX_STRANGER_BYTES
         self._header: wire.Header | None = None
+        self._error: TapmlError | None = None
+        self._refusals = 0
         self._halfway = False
         # What it may still send once it has been refused.
         self._left = 0
@@ -168,11 +171,12 @@ class _Newcomer:
                 raise EndedError("it has hung up, or reads nothing")
             return
         try:
-            message = self._incoming.next()
-            if message is not None:
-                self._hand_over(message[0], None)
-        except TapmlError as error:
-            self._refuse(error)
+            self._take()
+            # All of it was refused, or is half a message: at most so many refusals are sent.
+            while self._incoming.pending:
+                self._take()
+        except ProtocolError as error:
+            self._part(error)
             return
         if not self._incoming.ready:
             return
@@ -182,20 +186,31 @@ class _Newcomer:
         elif not halfway:
             self.deadline = time.monotonic() + HALF_SECONDS
 
+    def _take(self) -> None:
+        message = self._incoming.next()
+        if message is not None:
+            error, self._error = self._error, None
+            self._refuse(error or self._hand_over(message[0], None))
+
     def _place(self, packed: bytes, nbytes: int) -> memoryview | None:
-        """No memory for a chunk: its header says whose the connection is."""
-        self._hand_over(packed, nbytes)
+        """No memory for a chunk: its header says whose the connection is, or it is refused."""
+        self._error = self._hand_over(packed, nbytes)
         return None
 
-    def _hand_over(self, packed: bytes, chunk_bytes: int | None) -> None:
-        """Give it to the session that its first message names."""
-        if not packed:
-            raise ProtocolError(
-                f"the first header on a data connection has 1 to {wire.MAX_STRANGER_BYTES} bytes"
-            )
-        self._header = wire.unpack(packed)
-        received = self._incoming.begun(packed, chunk_bytes)
-        self._claim(self._header, self.connection, received)
+    def _hand_over(self, packed: bytes, chunk_bytes: int | None) -> TapmlError:
+        """Give it to the session that a message names; what is wrong with the message."""
+        self._header = None
+        try:
+            if not packed:
+                raise ProtocolError(
+                    "the first header on a data connection has 1 to "
+                    f"{wire.MAX_STRANGER_BYTES} bytes"
+                )
+            self._header = wire.unpack(packed)
+            received = self._incoming.begun(packed, chunk_bytes)
+            self._claim(self._header, self.connection, received)
+        except TapmlError as error:
+            return error.with_traceback(None)
         raise _ClaimedError
 
     def _answer(self, command: bytes) -> None:
@@ -203,18 +218,29 @@ class _Newcomer:
             self.connection.send(command)
 
     def _refuse(self, error: TapmlError) -> None:
-        """Tell the peer why, and read on for a moment so that it can read that.
+        """Tell the peer what is wrong with its message; the next one may be right."""
+        self._refusals += 1
+        reply = error_reply(error, self._header)
+        if self._refusals > _MOST_REFUSALS or not self._send(reply):
+            raise EndedError("all its messages are refused")
+
+    def _part(self, error: ProtocolError) -> None:
+        """Tell the peer why this is the end, and read on for a moment so that it can read that.
 
         A connection that is closed over unread bytes is reset, and that makes the other end drop
         what had come for it.
         """
-        reply = error_reply(error, self._header)
-        with suppress(OSError):
-            if self._incoming.ready:
-                self.connection.send(framing.frame_head(len(reply)) + reply)
-            self.connection.shutdown(socket.SHUT_WR)
+        if self._incoming.ready:
+            self._send(error_reply(error, None))
+        self.connection.shutdown(socket.SHUT_WR)
         self._left = MOST_DISCARDED_BYTES
         self.deadline = time.monotonic() + PARTING_SECONDS
+
+    def _send(self, reply: bytes) -> bool:
+        with suppress(BlockingIOError):
+            sent = framing.frame_head(len(reply)) + reply
+            return self.connection.send(sent) == len(sent)
+        return False
 
 
 class WorkerServed:

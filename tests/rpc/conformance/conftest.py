@@ -24,10 +24,9 @@ class Connect(Protocol):
 @pytest.fixture(scope="package")
 def served(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
-    serve = "tapml_rpc.supervisor.serve"
     # Long enough for a client that says nothing while others are tested.
     options = ("--websocket", "ws://127.0.0.1:0", "--silence", "600")
-    with ServerProcess(*options, module=serve) as process:
+    with ServerProcess(*options) as process:
         yield process
 
 

@@ -114,15 +114,18 @@ def test_a_connection_goes_to_its_session_with_all_that_has_come(
         assert received == whole
 
 
-def test_a_message_for_nobody_is_answered_and_nothing_behind_it_is_taken(desk: Desk) -> None:
+def test_a_message_for_nobody_is_read_and_answered_and_the_next_one_is_taken(desk: Desk) -> None:
     stray = wire.pack({"type": "batch", "session": b"no", "sequence": 3})
     sent = HANDSHAKE + message(stray, b"c" * 70_000) + message(BATCH)
     with desk.connect(sent) as connection:
-        desk.serve_until(desk.count)
-        desk.serve_until(lambda: waits(connection))
+        desk.serve_until(lambda: desk.given)
         assert answered(connection)["sequence"] == 3
-    desk.serve_until(lambda: not desk.count())
-    assert not desk.given
+
+
+def test_who_has_no_session_is_refused_so_often_and_then_hung_up_on(desk: Desk) -> None:
+    with desk.connect(HANDSHAKE + message(b"") * 1000):
+        desk.serve_until(desk.count)
+        desk.serve_until(lambda: not desk.count())
 
 
 def test_a_message_of_three_frames_is_answered(desk: Desk) -> None:
