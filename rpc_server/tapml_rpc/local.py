@@ -17,19 +17,16 @@ from functools import partial
 from threading import Event
 from typing import Final
 
-from tapml_rpc.bounds import Bounds
 from tapml_rpc.child_process import NOTHING, prepared_environment
-from tapml_rpc.features import FEATURES
+from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES
 from tapml_rpc.link import Link
-from tapml_rpc.server_session import EPOCH_BYTES, TOKEN_BYTES
 from tapml_rpc.session import Session
-from tapml_rpc.supervisor.company import Company
 from tapml_rpc.supervisor.options import SupervisorOptions
-from tapml_rpc.supervisor.relay import Relay
+from tapml_rpc.supervisor.relay import Company, Relay
 from tapml_rpc.supervisor.worker_process import START_SECONDS, WorkerProcess
-from tapml_rpc.unanswered import Unanswered
+from tapml_rpc.transport import Unanswered
 from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
-from tapml_rpc.welcome import DOWNLOAD_WINDOW, Welcome
+from tapml_rpc.welcome import DOWNLOAD_WINDOW, FEATURES, Bounds, Welcome
 from tapml_rpc.wire import VERSION
 from tapml_rpc.zmtp.stream import Stream
 from tapml_targets.driver import DeviceDescription

@@ -16,8 +16,8 @@ from typing import ClassVar, Final, TypeAlias
 from weakref import finalize
 
 from tapml_rpc import wire
-from tapml_rpc.connection import EndedError
 from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.transport import EndedError
 from tapml_rpc.waking import Waker
 from tapml_targets.errors import DeviceLostError, TapmlError
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tapml_rpc.browser.own_tracker import OwnTracker
 from tapml_rpc.child_process import OutputTail
 from tapml_rpc.failures import LOG_CHARACTERS
 from tapml_rpc.supervisor.worker_process import WorkerProcess
-from tapml_rpc.tracker.own_tracker import OwnTracker
 from tapml_targets.ranking import find_device
 from tests.rpc.printing import print_in
 from tests.rpc.strangers import memory_bytes

@@ -11,11 +11,10 @@ from msgspec import structs
 
 from tapml_rpc import wire
 from tapml_rpc.client import RemoteTensor, Session
-from tapml_rpc.program_body import PROGRAMS
-from tapml_rpc.remote_program import MAX_PAYLOAD_BYTES
-from tapml_rpc.running_batch import AFTER_ALL, RunningBatch
-from tapml_rpc.server_session import Message, ServerSession
-from tapml_rpc.supervisor.last_commands import JOURNAL_BYTES, LastCommands
+from tapml_rpc.device.program_body import PROGRAMS
+from tapml_rpc.device.session_state import AFTER_ALL, Message, RunningBatch, ServerSession
+from tapml_rpc.recordings import MAX_PAYLOAD_BYTES
+from tapml_rpc.supervisor.board import JOURNAL_BYTES, LastCommands
 from tapml_targets.errors import InputError
 from tapml_targets.library_format import library_hash, pack
 from tests.rpc.libraries import add_one_library

@@ -19,8 +19,8 @@ from selectors import EVENT_READ, BaseSelector
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.connection import EndedError
-from tapml_rpc.refusals import error_reply
+from tapml_rpc.failures import error_reply
+from tapml_rpc.transport import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
 from tapml_targets.errors import ProtocolError, TapmlError

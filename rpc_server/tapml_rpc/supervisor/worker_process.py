@@ -19,8 +19,7 @@ from tapml_rpc import wire
 from tapml_rpc.child_process import OutputTail, describe_exit, is_busy
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
-from tapml_rpc.supervisor.pipe import Pipe
-from tapml_rpc.supervisor.ring import Ring, make_memory
+from tapml_rpc.supervisor.pipe import Pipe, Ring, make_memory
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError

@@ -19,16 +19,21 @@ from typing import Final
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.refusals import check_epoch, error_reply
-from tapml_rpc.router import GONE, check_chunk, unpack_control
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.plain_data import DataListener
 from tapml_rpc.supervisor.relay import Relay
-from tapml_rpc.supervisor.router_service import RouterService
-from tapml_rpc.supervisor.zmq_channel import RouterEnd, Socket, ZmqChannel
+from tapml_rpc.supervisor.router import (
+    GONE,
+    RouterEnd,
+    RouterService,
+    Socket,
+    ZmqChannel,
+    check_chunk,
+    unpack_control,
+)
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
 _POLL_SECONDS: Final = 0.05

@@ -16,12 +16,12 @@ from tapml_rpc.tracker.records import (
     Clock,
     Device,
     Outlet,
+    Requirements,
     Sender,
     Waiting,
     is_device_name,
     printable,
 )
-from tapml_rpc.tracker.requirements import Requirements
 from tapml_targets.description import fingerprint, from_plain, to_plain
 from tapml_targets.errors import InputError, ProtocolError, SetupError
 

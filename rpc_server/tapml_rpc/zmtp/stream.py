@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from tapml_rpc.connection import Check, EndedError
+from tapml_rpc.transport import Check, EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming, Place
 from tapml_targets.errors import ProtocolError, SetupError
@@ -24,7 +24,7 @@ _BEAT: Final = framing.command(b"PONG")
 
 
 class Stream:
-    """Messages over a connection: a :class:`tapml_rpc.connection.DataConnection`.
+    """Messages over a connection: a :class:`tapml_rpc.transport.DataConnection`.
 
     It owns the connected socket. The peer must finish its handshake by `deadline`, on the monotonic
     clock, else SetupError is raised; None for a worker of our own, with which there is none. Chunks

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.client import Session, connect
 from tapml_rpc.transport import BlobTransport, Ticket
+from tapml_rpc.uploads import BlobWrite
 from tapml_targets.errors import DeviceLostError
 from tests.conftest import RequireDevice
 from tests.rpc.blobs.contents import content, digest_of

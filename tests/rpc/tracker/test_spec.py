@@ -15,7 +15,7 @@ from tapml_rpc.tracker import (
     spec,
     tracker_address,
 )
-from tapml_rpc.tracker.spec import parse_spec
+from tapml_rpc.tracker.request import parse_spec
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 

@@ -15,7 +15,7 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tapml_rpc.connection import EndedError
+from tapml_rpc.transport import EndedError
 from tapml_rpc.wire import MAX_CHUNK_BYTES
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import AHEAD_BYTES, Incoming
