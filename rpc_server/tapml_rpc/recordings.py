@@ -12,7 +12,6 @@ from tapml_rpc.command_queue import contiguous_bytes
 from tapml_rpc.device.program_body import (
     MAX_ARGUMENTS,
     MAX_NAME_CHARACTERS,
-    PROGRAMS,
     check_program,
 )
 from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
@@ -138,10 +137,7 @@ class RemoteProgram:
         """Run a recorded call."""
         if call.session is not self.session:
             raise InputError(f"{call} was recorded in another session")
-        if call.handle is None:
-            self.call(call.library, call.name, call.tensors, call.symbols)
-        else:
-            self._add(["run", call.handle, {}], call)
+        self._add(["run", call.handle, {}], call)
 
     def payload(self, payloads: Sequence[memoryview]) -> bytes | memoryview:
         """The chunk of a run; raises InputError if the payloads do not match the writes."""
@@ -176,10 +172,6 @@ class RemoteProgram:
         self._uses.extend(uses)
 
 
-# For a server that has no programs and states no bound: its batches hold as many.
-_MOST_COMMANDS = 1024
-
-
 class Recordings:
     """The recorded calls and programs of a session, with its lock, queue and link."""
 
@@ -198,30 +190,22 @@ class Recordings:
         session = self._session
         with session._lock:
             fields = library.call_fields(session, name, tensors, symbols)
-            handle = None
-            if wire.RECORDED_CALLS in session._link.features:
-                handle = next(session._handles)
-                session._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
-            return RemoteCall(
-                library, name, tuple(tensors), dict(symbols or {}), handle, session._dropped.append
-            )
+            handle = next(session._handles)
+            session._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
+            return RemoteCall(library, name, tuple(tensors), handle, session._dropped.append)
 
     def add_run(self, call: RemoteCall, options: dict[str, Any], pending: Pending | None) -> None:
         """Queue a run of a recorded call."""
         session = self._session
         if call.session is not session:
             raise InputError(f"{call} was recorded in another session")
-        if call.handle is None:
-            session._add_call(call.library, call.name, call.tensors, call.symbols, options, pending)
-        else:
-            session._add(["run", call.handle, options], 32, pending)
+        session._add(["run", call.handle, options], 32, pending)
 
     @contextmanager
     def program(self, name: str) -> Iterator[RemoteProgram]:
         """Record a program: commands that are then run by one.
 
-        Nothing runs while recording. A program of the same name is replaced. To a server without
-        programs every run sends all commands.
+        Nothing runs while recording. A program of the same name is replaced.
 
         Raises
         ------
@@ -232,17 +216,14 @@ class Recordings:
         program = RemoteProgram(session, name, session._dropped.append)
         yield program
         with session._lock:
-            most = session._link.bounds.program_commands or _MOST_COMMANDS
-            body = check_program(name, program.commands, most)
+            body = check_program(name, program.commands, session._link.bounds.program_commands)
             former = self._programs.get(name)
             if former is not None and former.known:
                 former.known = False
                 session._add(["forget", name], 16)
-            program.recorded = True
+            program.recorded = program.known = True
             self._programs[name] = program
-            if PROGRAMS in session._link.features:
-                session._add(["program", name, program.commands], body.nbytes)
-                program.known = True
+            session._add(["program", name, program.commands], body.nbytes)
 
     def execute(
         self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
@@ -279,19 +260,7 @@ class Recordings:
         views = [contiguous_bytes(payload) for payload in payloads]
         chunk, results, given = program.payload(views), program.results(), list(arguments)
         session._collect()
-        if program.known:
-            command = ["execute", program.name, given, 0]
-            header_bytes = 32 + len(program.name) + 9 * len(given)
-            session._queue.add_with(command, 3, chunk, header_bytes, dict(results))
-            return list(results.values())
-        body = check_program(program.name, program.commands, len(program.commands))
-        given, left = body.take(given), iter(views)
-        for place in range(len(body.commands)):
-            # A copy: each run has its payload somewhere else.
-            command = [*body.command(place, given)]
-            if command[0] == "write":
-                session._queue.add_with(command, 4, next(left))
-            else:
-                nbytes = len(wire.pack({"": command}))
-                session._queue.add(command, nbytes, results.get(place))
+        command = ["execute", program.name, given, 0]
+        header_bytes = 32 + len(program.name) + 9 * len(given)
+        session._queue.add_with(command, 3, chunk, header_bytes, dict(results))
         return list(results.values())

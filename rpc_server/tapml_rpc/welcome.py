@@ -12,9 +12,6 @@ from tapml_targets.description import from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError
 
-# Missing if a server lacks the feature `programs`.
-_LATER: Final = frozenset({"programs", "program_commands", "program_bytes"})
-
 
 @dataclass(frozen=True)
 class Bounds:
@@ -45,8 +42,7 @@ class Bounds:
     streams
         Streams of one session.
     programs, program_commands, program_bytes
-        Programs of one session; the commands of one of them; all of them together on the wire. 0
-        from a server without programs.
+        Programs of one session; the commands of one of them; all of them together on the wire.
     """
 
     chunk_bytes: int = wire.MAX_CHUNK_BYTES
@@ -78,7 +74,7 @@ class Bounds:
         return cls(
             **{
                 field.name: wire.integer(
-                    given.get(field.name, 0 if field.name in _LATER else None),
+                    given.get(field.name),
                     f"bound {field.name!r}",
                 )
                 for field in fields(cls)
