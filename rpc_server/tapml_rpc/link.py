@@ -164,17 +164,13 @@ class Link:
         if os.getpid() != self._owner:
             # A forked child has neither the sockets' threads nor the right to say goodbye.
             return
-        if self._watch.lost is None and not self._interrupted:
+        if self._watch.lost is None and not (self._busy or self._data.torn):
             goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
             self._data.close(wire.pack(goodbye))
         else:
             self._data.abort()
         if self._watch.close():
             self._on_closed()
-
-    @property
-    def _interrupted(self) -> bool:
-        return self._busy or self._data.torn
 
     def _post(
         self, fields: wire.Header, chunk: memoryview | bytes, pending: PendingResults
@@ -218,7 +214,7 @@ class Link:
         if os.getpid() != self._owner:
             raise InputError("this session belongs to the process that forked this one")
         self._check_watch()
-        if self._interrupted:
+        if self._busy or self._data.torn:
             raise DeviceLostError(
                 "the connection was interrupted in the middle of a message; open a new session"
             )
@@ -240,7 +236,7 @@ class Link:
 
     def _take(self, wait_milliseconds: int) -> bool:
         """Take a message; False if none has come in time."""
-        if self._interrupted or self.closed:
+        if self._busy or self._data.torn or self.closed:
             self._check()
         try:
             message = self._data.receive(wait_milliseconds)

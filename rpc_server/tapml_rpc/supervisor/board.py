@@ -10,12 +10,13 @@ import mmap
 import os
 import signal
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.device.session_state import place_in
+from tapml_rpc.device.session_state import RunningBatch, place_in
 from tapml_rpc.failures import render_command
 from tapml_rpc.supervisor.pipe import HEAD_BYTES, make_memory
 from tapml_targets.errors import ProtocolError
@@ -241,3 +242,18 @@ class Board:
         self.last.close()
         with suppress(BufferError):
             self._memory.close()
+
+
+class BoardClock:
+    """Writes to the board what runs; see :class:`tapml_rpc.device.session_state.CommandClock`."""
+
+    def __init__(self, board: Board) -> None:
+        self._words = board._words
+        self.rest = board.rest
+
+    def begin(self, batch: RunningBatch) -> None:
+        """Start the command's time, as :meth:`Board.begin` does."""
+        words = self._words
+        words[_SEQUENCE] = batch.message.sequence
+        words[_INDEX] = batch.place
+        words[_STARTED] = time.monotonic_ns()

@@ -66,6 +66,7 @@ class SocketChannel:
         self._token, self._epoch = session["session"], session["epoch"]
         self._board = board
         self._pipe = pipe
+        self._supervisor = pipe.fileno()
         self._window = Window(bounds)
         self._incoming = Incoming(connection, b"ROUTER", self._place, self._answer)
         self._incoming.resume(received)
@@ -109,7 +110,7 @@ class SocketChannel:
                     return None
                 if self._incoming.pending:
                     continue
-            if any(descriptor == self._pipe.fileno() for descriptor, _ in self._poll.poll()):
+            if any(descriptor == self._supervisor for descriptor, _ in self._poll.poll()):
                 return None
 
     def lose(self, problem: Exception) -> None:
@@ -285,7 +286,7 @@ class SocketChannel:
         self._board.rest()
         self._board.paused = True
         for descriptor, events in self._poll_to_send.poll():
-            if descriptor == self._pipe.fileno():
+            if descriptor == self._supervisor:
                 raise ConnectionResetError("the supervisor has ended this session")
             if events & ~select.POLLOUT:
                 self._receive()

@@ -24,9 +24,9 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.device.interpreter import ClientGoneError, Interpreter
 from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
-from tapml_rpc.device.session_state import AFTER_ALL, Message, RunningBatch, ServerSession
+from tapml_rpc.device.session_state import AFTER_ALL, Message, ServerSession
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
+from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, BoardClock
 from tapml_rpc.supervisor.pipe import Pipe, Ring
 from tapml_rpc.supervisor.relayed import Received, RelayedChannel
 from tapml_rpc.supervisor.socket_channel import SocketChannel
@@ -58,6 +58,8 @@ class Worker:
         self._allow_native = allow_native
         self._driver: Driver
         self._sequence = 0
+        # Whether a batch waits for the client's credit.
+        self._paused = False
         self._session = _Session(b"", b"", 0, 0.0)
         self._session.board = board
         self._blobs = AttachedBlobs()
@@ -177,9 +179,10 @@ class Worker:
                 self._sequence = message.sequence
                 session.job = interpreter.run(session, message)
             for _ in session.job:
-                self._board.paused = True
+                self._paused = self._board.paused = True
                 return
-            self._board.paused = False
+            if self._paused:
+                self._paused = self._board.paused = False
             session.job = None
 
     def _send(
@@ -206,18 +209,6 @@ class Worker:
         with suppress(Exception):
             self._driver.finish()
         self._board.rest()
-
-
-class BoardClock:
-    """Writes to the board what runs; see :class:`tapml_rpc.device.session_state.CommandClock`."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self.rest = board.rest
-
-    def begin(self, batch: RunningBatch) -> None:
-        """Start the command's time."""
-        self._board.begin(batch.message.sequence, batch.place, time.monotonic_ns())
 
 
 class _Session(ServerSession):
