@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.index import Arrival, BlobIndex, BlobStatistics, HeldBlob
 from tapml_rpc.blobs.memory import cost
-from tapml_rpc.supervisor.memory import usable_bytes
+from tapml_rpc.memory import usable_bytes
 from tapml_targets.errors import SetupError
 
 # Most bytes that are read from disk while a client waits: larger ones would delay other clients.

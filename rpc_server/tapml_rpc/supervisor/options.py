@@ -6,8 +6,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tapml_rpc.memory import usable_bytes
 from tapml_rpc.options import byte_count, port_number, positive_seconds
-from tapml_rpc.supervisor.memory import usable_bytes
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 MOST_BLOB_BYTES: Final = 4 << 30

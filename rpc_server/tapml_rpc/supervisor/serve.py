@@ -28,10 +28,10 @@ from urllib.parse import urlsplit
 from tapml_rpc import wire
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.child_process import prepared_environment
+from tapml_rpc.memory import keep_freed_memory
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects
 from tapml_rpc.security.standing import listed_key
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.memory import keep_freed_memory
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description import to_plain
 from tapml_targets.errors import InputError, SetupError, TapmlError
