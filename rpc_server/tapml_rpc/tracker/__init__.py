@@ -40,12 +40,12 @@ _MODULES: Final = {
     "ListedDevice": "listing",
     "QueuePlace": "request",
     "Registration": "registration",
-    "is_tracker_spec": "spec",
+    "is_tracker_spec": "request",
     "list_devices": "listing",
     "request_device": "request",
-    "resolve": "spec",
-    "tracker_address": "spec",
-    "tracker_credentials": "spec",
+    "resolve": "request",
+    "tracker_address": "request",
+    "tracker_credentials": "request",
 }
 
 

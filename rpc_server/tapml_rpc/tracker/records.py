@@ -124,7 +124,6 @@ MAX_LEASES: Final = 1024
 MAX_PER_CLIENT: Final = 16
 MAX_SHARED: Final = 32
 """Leases that may share one device."""
-MAX_PRIORITY: Final = 100
 BEAT_SECONDS: Final = 1.0
 """How often a device and a holder send a sign of life, in seconds."""
 HEARTBEAT_SECONDS: Final = 0.75
@@ -267,18 +266,12 @@ class Waiting:
     number: int
     wanted: Requirements
     exclusive: bool
-    priority: int
     label: str
     bindings: frozenset[str] = frozenset((ZMQ,))
     reaches_door: bool = True
     """Whether it can connect to the tracker's WebSocket door from another machine."""
     order: int = 0
     told: tuple[Any, ...] = ()
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Its place in the queue: by priority, then by arrival."""
-        return -self.priority, self.order
 
 
 class Outlet(Protocol):

@@ -86,7 +86,6 @@ def request_device(
     features: Iterable[str] = (),
     limits: Mapping[str, int] | None = None,
     exclusive: bool = True,
-    priority: int = 0,
     timeout: float | None = None,
     absent_seconds: float | None = None,
     own_seconds: float | None = None,
@@ -107,8 +106,6 @@ def request_device(
         Requirements, as in :class:`~tapml_rpc.tracker.records.Requirements`.
     exclusive
         Whether nobody else may have it meanwhile.
-    priority
-        -100 to 100; requests of a higher one come first, others in their order.
     timeout
         Seconds to wait for the device; None waits for ever.
     absent_seconds
@@ -144,7 +141,6 @@ def request_device(
                 "request": _REQUEST,
                 "wanted": wanted.to_wire(),
                 "exclusive": exclusive,
-                "priority": priority,
                 "label": label[:128] or own_label(),
                 "bindings": own_bindings(),
             }
@@ -371,7 +367,6 @@ def resolve(
     tracker: str | None = None,
     *,
     exclusive: bool = True,
-    priority: int = 0,
     timeout: float | None = None,
     own_seconds: float | None = None,
     credentials: Credentials | None = None,
@@ -396,7 +391,6 @@ def resolve(
     return request_device(
         address,
         exclusive=exclusive,
-        priority=priority,
         timeout=seconds,
         absent_seconds=ABSENT_SECONDS if seconds is None else None,
         own_seconds=own_seconds,
