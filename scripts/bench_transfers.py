@@ -50,9 +50,9 @@ NOT_BUILT: Final = "not built"
 RAW, ZMQ, RELAY, WEBSOCKETS = "raw socket", "zmq", "zmq, handed on", "websockets"
 TVM = bench_runtime.PEER
 PLAIN, CURVE, WEB = "tapml, ZeroMQ", "tapml, CURVE", "tapml, WebSocket"
-PRIVATE = "tapml, private server"
+LOCAL = "tapml, local worker"
 # The peer that each rate is compared with.
-_BESIDE: Final = {ZMQ: RAW, RELAY: RAW, PLAIN: RAW, PRIVATE: RAW, CURVE: RAW, WEB: WEBSOCKETS}
+_BESIDE: Final = {ZMQ: RAW, RELAY: RAW, PLAIN: RAW, LOCAL: RAW, CURVE: RAW, WEB: WEBSOCKETS}
 
 _Openers = Mapping[str, Callable[[], AbstractContextManager[Peer | None]]]
 
@@ -69,7 +69,7 @@ def measure(seconds: float = _SECONDS) -> Iterator[dict[str, Any]]:
         RAW: raw_socket.open_peer,
         ZMQ: bare_zmq.open_peer,
         PLAIN: tapml.open_zmq,
-        PRIVATE: tapml.open_private,
+        LOCAL: tapml.open_worker,
     }
     fixed = fixed_placements()
     if not fixed:

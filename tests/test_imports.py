@@ -58,22 +58,12 @@ durable isolate native_imports own_operators
 # Modules that know each other, each group with its reason.
 CYCLES: dict[frozenset[str], str] = {
     frozenset(
-        f"tapml_rpc.{name}"
-        for name in (
-            "batch",
-            "blob_upload",
-            "client",
-            "library_upload",
-            "recordings",
-            "remote",
-            "remote_program",
-            "session",
-        )
-    ): "one class, a session, in several files; the runtime's redesign joins them",
+        f"tapml_rpc.{name}" for name in ("client", "recordings", "remote", "session", "uploads")
+    ): "one class, a session, in several files",
     frozenset(f"tapml_rpc.tracker.{name}connection" for name in ("", "websocket_", "zmq_")): (
         "a factory beside its protocol: each binding is imported when it is used"
     ),
-    frozenset(f"tapml_rpc.{name}" for name in ("commands", "programs", "reads")): (
+    frozenset(f"tapml_rpc.device.{name}" for name in ("commands", "programs")): (
         "the parts of the interpreter name the interpreter for type checkers"
     ),
 }

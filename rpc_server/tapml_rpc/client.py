@@ -15,16 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tapml_rpc.batch import Batch
 from tapml_rpc.diagnose import told
-from tapml_rpc.loss import Held
+from tapml_rpc.link import Held
 from tapml_rpc.options import port_number
-from tapml_rpc.pending import CallResult, PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.session import Session
+from tapml_rpc.session import Batch, Session
 from tapml_rpc.tracker.route import leads_to_websocket, websocket_through
-from tapml_rpc.transport import Transport
+from tapml_rpc.transport import CallResult, PendingCall, PendingRead, Transport
 from tapml_targets.errors import InputError, SetupError
 from tapml_targets.installed import package_hint
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.pending import Pending, PendingResults
-from tapml_rpc.transport import Ticket, Transport
+from tapml_rpc.transport import Pending, PendingResults, Ticket, Transport
 from tapml_targets.errors import InputError, TapmlError
 
 # A payload from this size on goes in its own messages, straight from the caller's memory; below,

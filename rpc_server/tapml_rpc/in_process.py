@@ -13,20 +13,17 @@ import secrets
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.features import FEATURES
-from tapml_rpc.interpreter import Interpreter
-from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.pending import PendingResults
-from tapml_rpc.server_session import TOKEN_BYTES, Message, ServerSession
+from tapml_rpc.device.interpreter import Interpreter
+from tapml_rpc.device.libraries import LibraryStore
+from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES, Message, ServerSession
 from tapml_rpc.session import Session
-from tapml_rpc.transport import Ticket
+from tapml_rpc.transport import PendingResults, Ticket
+from tapml_rpc.welcome import FEATURES, Bounds
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import DeviceLostError, InputError, ProtocolError
 from tapml_targets.platforms import load_driver_module
 
 _NO_CHUNK: Final = memoryview(b"")
-_EPOCH_BYTES: Final = 8
 
 
 def open_in_process(description: DeviceDescription) -> Session:
@@ -55,7 +52,7 @@ class InProcessTransport:
     def __init__(self, driver: Driver) -> None:
         self.device = driver.description
         self.address = "this process"
-        self.epoch = secrets.token_bytes(_EPOCH_BYTES)
+        self.epoch = secrets.token_bytes(EPOCH_BYTES)
         self.features = frozenset(FEATURES)
         self.bounds = Bounds()
         self.closed = False

@@ -10,18 +10,55 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 from tapml_rpc import wire
-from tapml_rpc.connection import DataConnection, EndedError
-from tapml_rpc.loss import Held, told_with
-from tapml_rpc.pending import PendingResults
-from tapml_rpc.transport import Ticket
-from tapml_rpc.unanswered import Unanswered
+from tapml_rpc.failures import render_command
+from tapml_rpc.transport import DataConnection, EndedError, PendingResults, Ticket, Unanswered
 from tapml_rpc.watch import Describe, Watch
 from tapml_rpc.welcome import Welcome
 from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError, TapmlError
+
+# The end of a connection and its reason arrive separately, and either may be first.
+_NEWS_SECONDS: Final = 2.0
+
+Told = TypeVar("Told", bound=TapmlError)
+
+
+class Held(Protocol):
+    """A tracker's lease, as a session under it needs it. Its `token` is a secret."""
+
+    token: str
+
+    def over(self, seconds: float) -> str:
+        """Why it is over, waiting up to `seconds` for that; empty while it is not."""
+
+
+def told_with(error: Told, lease: Held | None, commands: Iterable[object]) -> Told:
+    """The same error, with why the lease ended and the last commands sent.
+
+    Waits shortly for a lease to end. A loss whose cause the device reported, such as the death of a
+    worker, is not the lease's.
+    """
+    what = str(error)
+    if lease is not None and type(error) is DeviceLostError:
+        why = lease.over(_NEWS_SECONDS)
+        what = f"{what}: {why}" if why else what
+    shown = "\n  ".join(render_command(command) for command in commands)
+    error.args = (f"{what}\nlast commands sent:\n  {shown}" if shown else what,)
+    return error
+
+
+def token_of(lease: Held | str) -> str:
+    """The token of a lease, given as itself or by its token."""
+    return lease if isinstance(lease, str) else lease.token
+
+
+def held(lease: Held | str) -> Held | None:
+    """The lease itself, if more than its token is known."""
+    return None if isinstance(lease, str) else lease
+
 
 _CREDIT_BYTES: Final = 4 << 20
 _POLL_MILLISECONDS: Final = 50
@@ -127,17 +164,13 @@ class Link:
         if os.getpid() != self._owner:
             # A forked child has neither the sockets' threads nor the right to say goodbye.
             return
-        if self._watch.lost is None and not self._interrupted:
+        if self._watch.lost is None and not (self._busy or self._data.torn):
             goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
             self._data.close(wire.pack(goodbye))
         else:
             self._data.abort()
         if self._watch.close():
             self._on_closed()
-
-    @property
-    def _interrupted(self) -> bool:
-        return self._busy or self._data.torn
 
     def _post(
         self, fields: wire.Header, chunk: memoryview | bytes, pending: PendingResults
@@ -181,7 +214,7 @@ class Link:
         if os.getpid() != self._owner:
             raise InputError("this session belongs to the process that forked this one")
         self._check_watch()
-        if self._interrupted:
+        if self._busy or self._data.torn:
             raise DeviceLostError(
                 "the connection was interrupted in the middle of a message; open a new session"
             )
@@ -203,7 +236,7 @@ class Link:
 
     def _take(self, wait_milliseconds: int) -> bool:
         """Take a message; False if none has come in time."""
-        if self._interrupted or self.closed:
+        if self._busy or self._data.torn or self.closed:
             self._check()
         try:
             message = self._data.receive(wait_milliseconds)

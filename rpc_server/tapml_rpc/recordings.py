@@ -2,24 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from tapml_rpc import wire
 from tapml_rpc.command_queue import contiguous_bytes
-from tapml_rpc.pending import Pending, PendingRead
-from tapml_rpc.program_body import PROGRAMS, check_program
-from tapml_rpc.remote import RemoteCall, RemoteLibrary, RemoteTensor
-from tapml_rpc.remote_program import RemoteProgram
+from tapml_rpc.device.program_body import (
+    MAX_ARGUMENTS,
+    MAX_NAME_CHARACTERS,
+    check_program,
+)
+from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.transport import Pending, PendingRead
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
     from tapml_rpc.session import Session
 
-# For a server that has no programs and states no bound: its batches hold as many.
-_MOST_COMMANDS = 1024
+MAX_PAYLOAD_BYTES: Final = 1 << 20
+"""Most bytes of all writes of a program in one run."""
+
+
+class RemoteProgram:
+    """Commands that a device knows by one name; made by :meth:`Session.program`.
+
+    Inside the ``with`` block that makes it, its methods record commands. Afterwards
+    :meth:`Session.execute` and :meth:`Batch.execute` run it. The device forgets it when it is
+    garbage-collected. It keeps its buffers, calls and Libraries.
+
+    Attributes
+    ----------
+    name
+        Its name on the wire.
+    commands
+        Its commands in wire form.
+    writes
+        For each payload of a run: its position in the chunk, and its bytes.
+    reads
+        For each result of a run: the place of the read, and its bytes.
+    arguments
+        How many integers a run brings.
+    """
+
+    def __init__(
+        self, session: Session, name: str, collect: Callable[[tuple[int | str, int]], None]
+    ) -> None:
+        if not name or len(name) > MAX_NAME_CHARACTERS:
+            raise InputError(f"a program's name has 1 to {MAX_NAME_CHARACTERS} characters")
+        self.session = session
+        self.name = name
+        self.commands: list[list[Any]] = []
+        self.writes: list[tuple[int, int]] = []
+        self.reads: list[tuple[int, int]] = []
+        self.arguments = 0
+        self._collect = collect
+        self._uses: list[object] = []
+        self._payload_bytes = 0
+        # Whether it has been sent; and whether the device knows it.
+        self.recorded = False
+        self.known = False
+
+    def __repr__(self) -> str:
+        return f"RemoteProgram({self.name!r}, {len(self.commands)} commands)"
+
+    def __del__(self) -> None:
+        if self.known:
+            self._collect((self.name, 0))
+
+    def argument(self) -> Any:
+        """An integer that every run brings, usable as an offset, an extent or a symbol."""
+        if self.arguments == MAX_ARGUMENTS:
+            raise InputError(f"a program has at most {MAX_ARGUMENTS} arguments")
+        self.arguments += 1
+        return {"argument": self.arguments - 1}
+
+    def write(self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: Any = 0) -> None:
+        """Write bytes that every run brings, in the order of these calls."""
+        size = self._size(buffer, nbytes, byte_offset)
+        position = wire.aligned(self._payload_bytes)
+        if position + size > MAX_PAYLOAD_BYTES:
+            raise InputError(
+                f"the writes of a program take at most {MAX_PAYLOAD_BYTES} bytes a run: write "
+                "larger ones before it"
+            )
+        self._add(["write", buffer.handle, byte_offset, size, position], buffer)
+        self.writes.append((position, size))
+        self._payload_bytes = position + size
+
+    def read(self, buffer: RemoteBuffer, nbytes: int | None = None, byte_offset: Any = 0) -> None:
+        """Read bytes; every run returns them, in the order of these calls."""
+        size = self._size(buffer, nbytes, byte_offset)
+        self.reads.append((len(self.commands), size))
+        self._add(["read", buffer.handle, byte_offset, size], buffer)
+
+    def fill(
+        self,
+        buffer: RemoteBuffer,
+        pattern: bytes,
+        nbytes: int | None = None,
+        byte_offset: Any = 0,
+    ) -> None:
+        """Repeat `pattern` over a window."""
+        size = self._size(buffer, nbytes, byte_offset)
+        self._add(["fill", buffer.handle, byte_offset, size, bytes(pattern)], buffer)
+
+    def copy(
+        self,
+        source: RemoteBuffer,
+        target: RemoteBuffer,
+        nbytes: int | None = None,
+        source_offset: Any = 0,
+        target_offset: Any = 0,
+    ) -> None:
+        """Copy between two buffers on the device."""
+        size = self._size(source, nbytes, source_offset)
+        self._size(target, size, target_offset)
+        command = ["copy", source.handle, source_offset, target.handle, target_offset, size]
+        self._add(command, source, target)
+
+    def call(
+        self,
+        library: RemoteLibrary,
+        name: str,
+        tensors: Sequence[RemoteTensor],
+        symbols: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Run an operator or an entry."""
+        fields = library.call_fields(self.session, name, tensors, symbols)
+        self._add(["call", *fields, {}], library, *(tensor.buffer for tensor in tensors))
+
+    def run(self, call: RemoteCall) -> None:
+        """Run a recorded call."""
+        if call.session is not self.session:
+            raise InputError(f"{call} was recorded in another session")
+        self._add(["run", call.handle, {}], call)
+
+    def payload(self, payloads: Sequence[memoryview]) -> bytes | memoryview:
+        """The chunk of a run; raises InputError if the payloads do not match the writes."""
+        if len(payloads) != len(self.writes):
+            raise InputError(
+                f"{self} takes the bytes of {len(self.writes)} writes, {len(payloads)} came"
+            )
+        for number, (view, (_, size)) in enumerate(zip(payloads, self.writes, strict=True)):
+            if len(view) != size:
+                raise InputError(f"write {number} of {self} takes {size} bytes, {len(view)} came")
+        if len(payloads) == 1:
+            return payloads[0]
+        chunk = bytearray(self._payload_bytes)
+        for view, (position, size) in zip(payloads, self.writes, strict=True):
+            chunk[position : position + size] = view
+        return bytes(chunk)
+
+    def results(self) -> dict[int, PendingRead]:
+        """The results of a run, by the place of the read."""
+        return {place: PendingRead(size) for place, size in self.reads}
+
+    def _size(self, buffer: RemoteBuffer, nbytes: int | None, offset: Any) -> int:
+        known = offset if isinstance(offset, int) else 0
+        size = buffer.nbytes - known if nbytes is None else nbytes
+        buffer.check_window(self.session, known, size)
+        return size
+
+    def _add(self, command: list[Any], *uses: object) -> None:
+        if self.recorded:
+            raise InputError(f"{self} has been recorded; record another one")
+        self.commands.append(command)
+        self._uses.extend(uses)
 
 
 class Recordings:
@@ -40,30 +190,22 @@ class Recordings:
         session = self._session
         with session._lock:
             fields = library.call_fields(session, name, tensors, symbols)
-            handle = None
-            if wire.RECORDED_CALLS in session._link.features:
-                handle = next(session._handles)
-                session._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
-            return RemoteCall(
-                library, name, tuple(tensors), dict(symbols or {}), handle, session._dropped.append
-            )
+            handle = next(session._handles)
+            session._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
+            return RemoteCall(library, name, tuple(tensors), handle, session._dropped.append)
 
     def add_run(self, call: RemoteCall, options: dict[str, Any], pending: Pending | None) -> None:
         """Queue a run of a recorded call."""
         session = self._session
         if call.session is not session:
             raise InputError(f"{call} was recorded in another session")
-        if call.handle is None:
-            session._add_call(call.library, call.name, call.tensors, call.symbols, options, pending)
-        else:
-            session._add(["run", call.handle, options], 32, pending)
+        session._add(["run", call.handle, options], 32, pending)
 
     @contextmanager
     def program(self, name: str) -> Iterator[RemoteProgram]:
         """Record a program: commands that are then run by one.
 
-        Nothing runs while recording. A program of the same name is replaced. To a server without
-        programs every run sends all commands.
+        Nothing runs while recording. A program of the same name is replaced.
 
         Raises
         ------
@@ -74,17 +216,14 @@ class Recordings:
         program = RemoteProgram(session, name, session._dropped.append)
         yield program
         with session._lock:
-            most = session._link.bounds.program_commands or _MOST_COMMANDS
-            body = check_program(name, program.commands, most)
+            body = check_program(name, program.commands, session._link.bounds.program_commands)
             former = self._programs.get(name)
             if former is not None and former.known:
                 former.known = False
                 session._add(["forget", name], 16)
-            program.recorded = True
+            program.recorded = program.known = True
             self._programs[name] = program
-            if PROGRAMS in session._link.features:
-                session._add(["program", name, program.commands], body.nbytes)
-                program.known = True
+            session._add(["program", name, program.commands], body.nbytes)
 
     def execute(
         self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
@@ -121,19 +260,7 @@ class Recordings:
         views = [contiguous_bytes(payload) for payload in payloads]
         chunk, results, given = program.payload(views), program.results(), list(arguments)
         session._collect()
-        if program.known:
-            command = ["execute", program.name, given, 0]
-            header_bytes = 32 + len(program.name) + 9 * len(given)
-            session._queue.add_with(command, 3, chunk, header_bytes, dict(results))
-            return list(results.values())
-        body = check_program(program.name, program.commands, len(program.commands))
-        given, left = body.take(given), iter(views)
-        for place in range(len(body.commands)):
-            # A copy: each run has its payload somewhere else.
-            command = [*body.command(place, given)]
-            if command[0] == "write":
-                session._queue.add_with(command, 4, next(left))
-            else:
-                nbytes = len(wire.pack({"": command}))
-                session._queue.add(command, nbytes, results.get(place))
+        command = ["execute", program.name, given, 0]
+        header_bytes = 32 + len(program.name) + 9 * len(given)
+        session._queue.add_with(command, 3, chunk, header_bytes, dict(results))
         return list(results.values())

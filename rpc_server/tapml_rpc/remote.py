@@ -138,29 +138,26 @@ class RemoteLibrary:
 
 
 class RemoteCall:
-    """A recorded call: library, name, tensors and symbols the device knows by one handle.
+    """A recorded call: a library, a name and tensors that the device knows by one handle.
 
     Made by :meth:`Session.record`, run by :meth:`Batch.run`, forgotten by the device when it is
-    garbage-collected. It keeps its buffers. `handle` is None if the server records no calls and
-    each run is sent in full.
+    garbage-collected. It keeps its buffers.
     """
 
-    __slots__ = ("_collect", "handle", "library", "name", "session", "symbols", "tensors")
+    __slots__ = ("_collect", "handle", "library", "name", "session", "tensors")
 
     def __init__(
         self,
         library: RemoteLibrary,
         name: str,
         tensors: tuple[RemoteTensor, ...],
-        symbols: dict[str, int],
-        handle: int | None,
+        handle: int,
         collect: Callable[[tuple[int | str, int]], None],
     ) -> None:
         self.session = library.session
         self.library = library
         self.name = name
         self.tensors = tensors
-        self.symbols = symbols
         self.handle = handle
         self._collect = collect
 
@@ -168,5 +165,4 @@ class RemoteCall:
         return f"RemoteCall({self.name!r}, handle={self.handle})"
 
     def __del__(self) -> None:
-        if self.handle is not None:
-            self._collect((self.handle, 0))
+        self._collect((self.handle, 0))

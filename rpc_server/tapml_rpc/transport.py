@@ -1,15 +1,222 @@
-"""What a session needs of its device's transport, for every kind of it."""
+"""A client's unanswered messages: whose each answer is, and where its bytes go."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.pending import Pending, PendingResults
+from tapml_rpc.welcome import Bounds
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import ProtocolError, TapmlError
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, TapmlError
+
+Check: TypeAlias = Callable[[], None]
+
+
+class EndedError(Exception):
+    """The connection has ended; the message says how."""
+
+
+class DataConnection(Protocol):
+    """Messages to and from a server; used by one thread at a time.
+
+    `memory_is_reused`: a chunk lies in memory that the next :meth:`receive` overwrites.
+    """
+
+    memory_is_reused: bool
+
+    @property
+    def torn(self) -> bool:
+        """Whether an exception may have left a message half sent or half received."""
+
+    def send(
+        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
+    ) -> None:
+        """Send a message: a header and, if it has one, a chunk.
+
+        `check` is called now and then while the server takes nothing; what it raises ends the wait.
+        Raises EndedError if the connection is gone.
+        """
+
+    def receive(self, wait_milliseconds: int) -> tuple[bytes | memoryview, memoryview] | None:
+        """The next message's header and chunk; None if it is not complete in time.
+
+        Raises EndedError if the connection is gone, ProtocolError for a message that is out of
+        bounds.
+        """
+
+    def close(self, packed: bytes) -> None:
+        """Send a last message if the server takes it, and close. Never raises."""
+
+    def abort(self) -> None:
+        """Close without a goodbye."""
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What a call reported.
+
+    Attributes
+    ----------
+    kernel_nanoseconds
+        Time in kernels as the device measured it; None if it was not asked for.
+    damaged_guards
+        Workspaces around which a kernel wrote; checked only if workspaces were poisoned.
+    """
+
+    kernel_nanoseconds: int | None
+    damaged_guards: tuple[str, ...]
+
+
+class Pending:
+    """A result that has not come; the link sets `value` when the answer comes."""
+
+    __slots__ = ("_error", "_ready")
+
+    def __init__(self) -> None:
+        self._ready = False
+        self._error: TapmlError | None = None
+
+    def fail(self, error: TapmlError) -> None:
+        """Note that the result will not come, and why."""
+        if not self._ready:
+            self._ready = True
+            self._error = error
+
+    def room(self, offset: int, nbytes: int) -> memoryview:
+        """Where the next piece of a streamed result belongs."""
+        raise ProtocolError("the server streamed a result that has no bytes")
+
+    def arrived(self, nbytes: int) -> None:
+        """Note that the last :meth:`room` has been filled."""
+
+    def place(self, offset: int, data: memoryview) -> None:
+        """Take a piece of a streamed result from elsewhere."""
+        self.room(offset, len(data))[:] = data
+        self.arrived(len(data))
+
+    def resolve(self, value: Any, chunk: memoryview) -> None:
+        """Take the value in the answer; `chunk` is the answer's."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        if not self._ready:
+            raise InputError("this result comes when its batch ends: leave the `with` block first")
+        if self._error is not None:
+            raise self._error
+
+
+PendingResults: TypeAlias = "dict[int | tuple[int, int], Pending]"
+"""Expected results, by the command that gives them: in a batch, or in a program it runs."""
+
+
+class PendingRead(Pending):
+    """The future result of a read: an array of `nbytes` bytes."""
+
+    __slots__ = ("_data", "_received", "_streamed", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self.nbytes = nbytes
+        self._data = memoryview(b"")
+        self._streamed = False
+        self._received = 0
+
+    def room(self, offset: int, nbytes: int) -> memoryview:
+        """Where a piece belongs; pieces come in order."""
+        if offset != self._received or offset + nbytes > self.nbytes:
+            raise ProtocolError(
+                f"the server sent bytes {offset} to {offset + nbytes} of a read of {self.nbytes}"
+            )
+        if not self._streamed:
+            self._streamed = True
+            self._data = fresh_memory(self.nbytes)
+        return self._data[offset : offset + nbytes]
+
+    def arrived(self, nbytes: int) -> None:
+        """Count a piece."""
+        self._received += nbytes
+
+    def resolve(self, value: Any, chunk: memoryview) -> None:
+        """Take ``[position, length]`` in the chunk, or the length of what was streamed."""
+        if self._streamed:
+            if self._received != self.nbytes:
+                raise ProtocolError(f"{self._received} of {self.nbytes} bytes came")
+        else:
+            position, length = wire.array(value, "read result", 2)
+            start = wire.integer(position, "position")
+            if length != self.nbytes or start + length > len(chunk):
+                raise ProtocolError(f"an answer of {length} bytes to a read of {self.nbytes}")
+            self._data = chunk[start : start + length]
+        self._ready = True
+
+    def result(self) -> memoryview:
+        """The bytes.
+
+        Raises
+        ------
+        InputError
+            If the batch has not ended.
+        TapmlError
+            The error that kept the read from running.
+        """
+        self._check()
+        return self._data
+
+
+def fresh_memory(nbytes: int) -> memoryview:
+    """Memory to receive into: numpy, if installed, does not clear it first."""
+    try:
+        import numpy as np
+    except ModuleNotFoundError:
+        return memoryview(bytearray(nbytes))
+    return np.empty(nbytes, np.uint8).data
+
+
+class PendingValue(Pending):
+    """A plain value: the result of a load or a query of held Libraries."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._value: Any = None
+
+    def resolve(self, value: Any, chunk: memoryview) -> None:
+        """Take the value."""
+        self._value = value
+        self._ready = True
+
+    def result(self) -> Any:
+        """The value; raises as :meth:`PendingRead.result` does."""
+        self._check()
+        return self._value
+
+
+class PendingCall(Pending):
+    """The report of a timed or poisoned call."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._result = CallResult(None, ())
+
+    def resolve(self, value: Any, chunk: memoryview) -> None:
+        """Take ``[nanoseconds or nil, damaged workspaces]``."""
+        nanoseconds, damaged = wire.array(value, "call result", 2)
+        self._result = CallResult(
+            None if nanoseconds is None else wire.integer(nanoseconds, "nanoseconds"),
+            tuple(wire.text(name, "workspace") for name in wire.array(damaged, "workspaces")),
+        )
+        self._ready = True
+
+    def result(self) -> CallResult:
+        """The report; raises as :meth:`PendingRead.result` does."""
+        self._check()
+        return self._result
 
 
 class Ticket:
@@ -130,3 +337,99 @@ class BlobTransport(Transport, Protocol):
         large `chunk` must not change until it is answered. The ticket's `value` comes with the
         answer.
         """
+
+
+_ANSWERS = ("done", "blob-done")
+
+
+class Unanswered:
+    """The messages of one session under way, by their sequence numbers.
+
+    `sequence` is the last number, 0 before the first; `upload_bytes` are those of all their chunks.
+    """
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.upload_bytes = 0
+        self._tickets: dict[int, Ticket] = {}
+        # The header whose chunk is arriving, and whether that is received into its read's memory.
+        self._arriving: wire.Header | None = None
+        self._placed = False
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def next(self, chunk_bytes: int, pending: PendingResults) -> Ticket:
+        """A ticket with the next number; it counts once it is added."""
+        self.sequence += 1
+        return Ticket(self.sequence, chunk_bytes, pending)
+
+    def add(self, ticket: Ticket) -> None:
+        """Count a ticket, just before its message is sent."""
+        self._tickets[ticket.sequence] = ticket
+        self.upload_bytes += ticket.chunk_bytes
+
+    def place(self, packed: bytes, nbytes: int) -> memoryview:
+        """Memory for the chunk that follows a header: its read's, or new memory.
+
+        The chunk is that of the next message that :meth:`take` takes.
+        """
+        header = self._arriving = wire.unpack(packed)
+        ticket = self._tickets.get(header.get("sequence", -1))
+        if header.get("type") != "data" or ticket is None:
+            return fresh_memory(nbytes)
+        offset = wire.integer(header.get("offset"), "offset")
+        memory = _read(ticket, header).room(offset, nbytes)
+        self._placed = True
+        return memory
+
+    def take(
+        self, packed: bytes | memoryview, chunk: memoryview, *, copy: bool
+    ) -> tuple[int, TapmlError | None]:
+        """Pass a message to its ticket.
+
+        With `copy` an answer's chunk is copied, because its memory is reused. Returns the bytes of
+        read results that it brought, which need new credit; and a failure of no single message: the
+        session's end if it is a :class:`DeviceLostError`. Raises ProtocolError for anything that
+        was not asked for.
+        """
+        header, self._arriving = self._arriving, None
+        placed, self._placed = self._placed, False
+        if header is None:
+            header = wire.unpack(packed)
+        kind = header.get("type")
+        ticket = self._tickets.get(header.get("sequence", -1))
+        if kind == "error":
+            return 0, self._refused(ticket, header)
+        if ticket is None:
+            return 0, None
+        if kind == "data":
+            pending = _read(ticket, header)
+            if placed:
+                pending.arrived(len(chunk))
+            else:
+                pending.place(wire.integer(header.get("offset"), "offset"), chunk)
+            return len(chunk), None
+        if kind in _ANSWERS:
+            ticket.answer(header, memoryview(bytes(chunk)) if copy else chunk)
+            self._forget(ticket)
+        return 0, None
+
+    def _refused(self, ticket: Ticket | None, header: wire.Header) -> TapmlError | None:
+        failure = failure_from_wire(header.get("error"))
+        if ticket is None or isinstance(failure, DeviceLostError):
+            return failure
+        ticket.finish(header)
+        self._forget(ticket)
+        return None
+
+    def _forget(self, ticket: Ticket) -> None:
+        del self._tickets[ticket.sequence]
+        self.upload_bytes -= ticket.chunk_bytes
+
+
+def _read(ticket: Ticket, header: dict[str, Any]) -> Pending:
+    pending = ticket.find(header.get("index"))
+    if pending is None:
+        raise ProtocolError("the server sent bytes that no read asked for")
+    return pending

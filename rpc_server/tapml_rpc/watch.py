@@ -16,16 +16,14 @@ from typing import ClassVar, Final, TypeAlias
 from weakref import finalize
 
 from tapml_rpc import wire
-from tapml_rpc.connection import EndedError
 from tapml_rpc.failures import failure_from_wire
+from tapml_rpc.transport import EndedError
 from tapml_rpc.waking import Waker
 from tapml_targets.errors import DeviceLostError, TapmlError
 
 PING_SECONDS: Final = 0.5
 SILENCE_SECONDS: Final = 4.0
 POLL_MILLISECONDS: Final = 100
-# Answers that come at all come sooner.
-_LATE_SECONDS: Final = 2.0
 # A longer pause between two checks means that this process was stopped, not the server.
 _STOPPED_SECONDS: Final = 1.0
 # The control connection ends within this time in any case: its watch guarantees that.
@@ -106,10 +104,6 @@ class Watch(ABC):
     def _send(self, header: wire.Header) -> None:
         """Send a message over the control connection, adding the session's token."""
 
-    def _may_answer_yet(self, silence: float) -> bool:
-        """Whether a server that has been silent for so many seconds is only slow."""
-        return False
-
     def _run(self) -> None:
         try:
             self._watch()
@@ -123,18 +117,15 @@ class Watch(ABC):
         self._ended.set()
 
     def _watch(self) -> None:
-        heard = looked = working = time.monotonic()
+        heard = looked = time.monotonic()
         while not self._stop.is_set() and self.lost is None:
             now = time.monotonic()
             if now - looked > _STOPPED_SECONDS:
                 heard = now
             looked = now
-            # Between two checks it may have nothing to do for a moment: each check counts for long.
-            if now - heard > _LATE_SECONDS and self._may_answer_yet(now - heard):
-                working = now
             # Here and not after the check: this thread may get its turn back late, with an answer
             # that has been waiting since.
-            if now - max(heard, working) > SILENCE_SECONDS:
+            if now - heard > SILENCE_SECONDS:
                 self._lose(f"the server has not answered for {now - heard:.0f} s")
                 return
             self._say_what_is_due(now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
+from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import ProtocolError
 
 

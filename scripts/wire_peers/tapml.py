@@ -56,8 +56,8 @@ def open_zmq() -> Iterator[Tapml]:
 
 
 @contextmanager
-def open_private() -> Iterator[Tapml]:
-    """The private server of a local session: libzmq at its end, one thread."""
+def open_worker() -> Iterator[Tapml]:
+    """A worker of this process's own, over a socket pair."""
     with open_local("cpu") as session:
         yield Tapml(session)
 

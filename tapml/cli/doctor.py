@@ -355,7 +355,7 @@ def _certificates() -> Check:
 def _credentials() -> Check:
     """Secrets and trusted keys in the environment, for devices and a tracker."""
     from tapml_rpc.security.credentials import Credentials
-    from tapml_rpc.tracker.spec import tracker_credentials
+    from tapml_rpc.tracker.request import tracker_credentials
 
     try:
         # With a tracker the client's key is enough: the lease names the device's.

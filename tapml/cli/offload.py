@@ -27,7 +27,7 @@ from tapml.cli.termination import exit_code_of, word_for
 from tapml.session.run_settings import DEVICE_LIMITS
 from tapml.session.run_state import in_one_line
 from tapml.session.settings import RunOptions, Settings
-from tapml_rpc.browser_device import is_browser
+from tapml_rpc.browser.device import is_browser
 from tapml_rpc.reach import check_spec, is_remote
 from tapml_targets.errors import InputError
 from tapml_targets.limit_profiles import load_profile

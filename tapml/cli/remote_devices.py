@@ -57,7 +57,7 @@ def wanted_device(arguments: argparse.Namespace) -> str | None:
     device: str | None = arguments.device
     if device is None or not arguments.no_open:
         return device
-    from tapml_rpc.browser_device import without_opening
+    from tapml_rpc.browser.device import without_opening
 
     return without_opening(device)
 
@@ -135,7 +135,7 @@ def _of_tracker(tracker: str, device: ListedDevice, *, measure: bool) -> dict[st
 
 
 def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
-    from tapml_rpc.known_self_test import session_self_test
+    from tapml_rpc.self_test import session_self_test
 
     found = session_self_test(session, refresh=refresh)
     return None if found is None else self_test_row(found)
@@ -144,7 +144,7 @@ def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
 def _known(description: DeviceDescription, place: str) -> dict[str, Any] | None:
     try:
         # It needs numpy, which a board that lists devices may lack.
-        from tapml_rpc.known_self_test import remembered_elsewhere
+        from tapml_rpc.self_test import remembered_elsewhere
     except ImportError:
         return None
     found = remembered_elsewhere(description, place)

@@ -191,9 +191,9 @@ def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
     from tapml.repro.folder import device_like, replay_repro
     from tapml.verdicts.policy_file import read_policy
     from tapml.verdicts.verdict import accusation
-    from tapml_rpc.known_self_test import session_self_test
     from tapml_rpc.local import open_local
     from tapml_rpc.reach import open_device
+    from tapml_rpc.self_test import session_self_test
 
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))

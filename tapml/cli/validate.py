@@ -70,7 +70,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Validate; 0 if everything passes, 1 if not."""
     from tapml.verdicts.policy_file import policy_of
-    from tapml_rpc.browser_device import without_opening
+    from tapml_rpc.browser.device import without_opening
 
     policy = policy_of(arguments.policy)
     text = _text(arguments)

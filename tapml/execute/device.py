@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from tapml.execute.arrays import Array, flat_bytes
-from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.remote import RemoteTensor
+from tapml_rpc.uploads import BlobWrite
 from tapml_targets.errors import (
     CompileError,
     DeviceLostError,
@@ -22,8 +22,8 @@ from tapml_targets.library import Library
 
 if TYPE_CHECKING:
     from tapml_rpc.client import Batch, Session
-    from tapml_rpc.pending import PendingRead
     from tapml_rpc.remote import RemoteBuffer, RemoteLibrary
+    from tapml_rpc.transport import PendingRead
 
 ReadLibrary: TypeAlias = Callable[[], Library]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from tapml.execute.arrays import Array, Bytes, allocate, window
 from tapml.execute.device import DeviceBuffer, DeviceMemory
+from tapml_rpc.recordings import MAX_PAYLOAD_BYTES, RemoteProgram
 from tapml_rpc.remote import RemoteCall, RemoteLibrary, RemoteTensor
-from tapml_rpc.remote_program import MAX_PAYLOAD_BYTES, RemoteProgram
 from tapml_targets.dtype import dtype
 from tapml_targets.expression import evaluate
 from tapml_targets.library import EntryProgram, Parameter

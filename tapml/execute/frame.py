@@ -31,7 +31,7 @@ from tapml_targets.errors import TapmlError
 if TYPE_CHECKING:
     from tapml.execute.device import DeviceBuffer, DeviceMemory
     from tapml.execute.interfaces import Observer, RunSink
-    from tapml_rpc.pending import PendingRead
+    from tapml_rpc.transport import PendingRead
 
 # Consecutive recorded runs share contiguous blocks of memory.
 STRIP_BYTES: Final = 2 << 20

@@ -29,7 +29,7 @@ from tapml_targets.library import EntryProgram, Library, Parameter
 
 if TYPE_CHECKING:
     from tapml_rpc.client import Batch, Session
-    from tapml_rpc.pending import PendingCall, PendingRead
+    from tapml_rpc.transport import PendingCall, PendingRead
 
 _ZERO: Final = b"\0"
 

@@ -21,7 +21,7 @@ from tapml_targets.library import EntryProgram, Library
 
 if TYPE_CHECKING:
     from tapml_rpc.client import Batch, Session
-    from tapml_rpc.pending import PendingCall
+    from tapml_rpc.transport import PendingCall
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from tapml.verdicts.expectation import Expectation
 from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause, Verdict, cause_of, failed, not_run
 from tapml_rpc.client import Session
-from tapml_rpc.known_self_test import session_self_test
 from tapml_rpc.reach import is_remote
 from tapml_rpc.remote import RemoteLibrary
+from tapml_rpc.self_test import session_self_test
 from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.self_test.facts import SelfTest

@@ -55,7 +55,7 @@ from tapml.workloads import workload_of
 from tapml.workloads.trace import ReferenceTrace
 from tapml.workloads.workload import Workload
 from tapml_rpc.client import Session
-from tapml_rpc.known_self_test import session_self_test
+from tapml_rpc.self_test import session_self_test
 from tapml_targets.description import fingerprint
 from tapml_targets.self_test.facts import SelfTest
 from tapml_targets.target import Target

@@ -19,7 +19,8 @@ NO_TEST: Final = "the suite has no test of it"
 
 # End of the driver's output: Python's text on a crash, and tapml's about sent commands.
 _NOT_THE_DRIVER: Final = re.compile(
-    r"^(Fatal Python error|Current thread|Thread 0x|last commands (sent|begun):).*", re.M | re.S
+    r"^(Fatal Python error|Current thread|Thread 0x|last commands (sent|begun|received):).*",
+    re.M | re.S,
 )
 
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml_rpc.batch import Batch
 from tapml_rpc.client import Session
 from tapml_rpc.remote import RemoteBuffer
+from tapml_rpc.session import Batch
 from tapml_targets.errors import LimitExceededError
 
 Bytes = NDArray[np.uint8]

@@ -17,9 +17,9 @@ from tapml.oracles.carved_case import CarvedCase, weight_keys
 from tapml.plan.graph_plan import Operator
 from tapml.replaying.memory import POISONS, Arena, Bytes, ReplayMemory
 from tapml.verdicts.verdict import Cause, Finding
-from tapml_rpc.batch import Batch
-from tapml_rpc.pending import PendingCall, PendingRead
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_rpc.session import Batch
+from tapml_rpc.transport import PendingCall, PendingRead
 from tapml_targets.dtype import dtype as lookup
 from tapml_targets.library import Parameter
 

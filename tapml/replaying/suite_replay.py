@@ -27,7 +27,7 @@ from tapml.suite.suite import Suite
 from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause, Status, worse
 from tapml_rpc.client import Session
-from tapml_rpc.known_self_test import session_self_test
+from tapml_rpc.self_test import session_self_test
 from tapml_targets.description import fingerprint, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError

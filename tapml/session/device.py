@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 from tapml.models.natural_dtype import natural_dtype
 from tapml.models.resolve import resolve_model
 from tapml.runs.events import Note, Watcher
-from tapml_rpc.local import StartingDevice, open_local, start_local
+from tapml_rpc.local import LocalWorker, open_local, start_local
 from tapml_rpc.reach import is_remote, open_device
 from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.ranking import parse_device
@@ -42,7 +42,7 @@ class SessionDevice:
         self._settings = settings
         self._journal = journal
         self._used = _device(journal.read_setting(DEVICE), settings.target)
-        self._starting: StartingDevice | None = None
+        self._starting: LocalWorker | None = None
         self._session: Session | None = None
         if self._used is not None and settings.device in ("", self._used) and not self._remote:
             self._starting = start_local(self._used, limits=profile)

@@ -195,7 +195,7 @@ def server_processes() -> list[int]:
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes().split(b"\0")
                 own = str(os.getpid()).encode()
-                if b"tapml_rpc.server" in command and own in command:
+                if b"tapml_rpc.supervisor.worker" in command and own in command:
                     found.append(int(folder.name))
     return found
 

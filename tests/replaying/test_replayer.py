@@ -25,7 +25,7 @@ from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_rpc.pending import CallResult, PendingCall
+from tapml_rpc.transport import CallResult, PendingCall
 from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tapml_targets.library import CodeModule, launches
 from tests.conftest import RequireDevice

@@ -13,21 +13,19 @@ from tapml_rpc.local import open_local
 from tests.conftest import RequireDevice
 from tests.rpc.peers import RawPeer, ServerProcess
 
-SERVERS = {"server": "tapml_rpc.server", "supervisor": "tapml_rpc.supervisor.serve"}
 
-
-@pytest.fixture(scope="module", params=["server", "supervisor", "this-process"])
+@pytest.fixture(scope="module", params=["local", "served", "this-process"])
 def shared_session(
     request: pytest.FixtureRequest, require_device: RequireDevice
 ) -> Iterator[Session]:
-    """A session over a server of its own, and one whose device this process drives."""
+    """A session with a worker of this process, over a server, and one that this process drives."""
     device = require_device("opencl")[0]
     with ExitStack() as stack:
-        if request.param == "supervisor":
-            served = stack.enter_context(ServerProcess(module=SERVERS["supervisor"]))
+        if request.param == "served":
+            served = stack.enter_context(ServerProcess())
             yield stack.enter_context(connect(served.address))
         else:
-            opened = open_local if request.param == "server" else open_in_process
+            opened = open_local if request.param == "local" else open_in_process
             yield stack.enter_context(opened(device))
 
 
@@ -38,13 +36,10 @@ def session(shared_session: Session) -> Iterator[Session]:
     yield shared_session
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(
-    request: pytest.FixtureRequest, require_device: RequireDevice
-) -> Iterator[ServerProcess]:
-    """The server of one parent, and the supervisor."""
+@pytest.fixture(scope="module")
+def server(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
-    with ServerProcess(module=SERVERS[request.param]) as process:
+    with ServerProcess() as process:
         yield process
 
 

@@ -15,12 +15,10 @@ PATIENCE_MILLISECONDS = 60_000
 
 
 class ServerProcess(AnnouncedProcess):
-    """The private server of one parent, or ``tapml rpc serve``'s supervisor."""
+    """``tapml rpc serve``."""
 
-    def __init__(
-        self, *arguments: str, device: str = "opencl:0", module: str = "tapml_rpc.server"
-    ) -> None:
-        super().__init__(module, "--device", device, *arguments)
+    def __init__(self, *arguments: str, device: str = "opencl:0") -> None:
+        super().__init__("tapml_rpc.supervisor.serve", "--device", device, *arguments)
 
 
 class RawPeer:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.interpreter import Interpreter
-from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.server_session import Message, ServerSession
-from tapml_rpc.supervisor.ring import Ring, make_memory
+from tapml_rpc.device.interpreter import Interpreter
+from tapml_rpc.device.libraries import LibraryStore
+from tapml_rpc.device.session_state import Message, ServerSession
+from tapml_rpc.supervisor.pipe import Ring, make_memory
+from tapml_rpc.welcome import Bounds
 from tests.rpc.deploy.memory_driver import MemoryDriver
 
 RING = 8 << 20

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.interpreter import Interpreter
-from tapml_rpc.libraries import LibraryStore
-from tapml_rpc.server_session import Message, ServerSession
+from tapml_rpc.device.interpreter import Interpreter
+from tapml_rpc.device.libraries import LibraryStore
+from tapml_rpc.device.session_state import Message, ServerSession
+from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import DeviceLostError
 from tests.rpc.deploy.memory_driver import MemoryDriver
 

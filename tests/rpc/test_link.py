@@ -7,13 +7,12 @@ import zmq
 
 from tapml_rpc import link as links
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
 from tapml_rpc.client import connect
 from tapml_rpc.link import Link
-from tapml_rpc.unanswered import Unanswered
+from tapml_rpc.transport import Unanswered
 from tapml_rpc.watch import Describe, Watch
-from tapml_rpc.welcome import Welcome
-from tapml_rpc.zeromq.data import DealerData
+from tapml_rpc.welcome import Bounds, Welcome
+from tapml_rpc.zeromq.opening import DealerData
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import ProtocolError, SetupError
 from tapml_targets.limits import Limits

@@ -11,11 +11,9 @@ from msgspec import structs
 
 from tapml_rpc import wire
 from tapml_rpc.client import RemoteTensor, Session
-from tapml_rpc.program_body import PROGRAMS
-from tapml_rpc.remote_program import MAX_PAYLOAD_BYTES
-from tapml_rpc.running_batch import AFTER_ALL, RunningBatch
-from tapml_rpc.server_session import Message, ServerSession
-from tapml_rpc.supervisor.last_commands import JOURNAL_BYTES, LastCommands
+from tapml_rpc.device.session_state import AFTER_ALL, Message, RunningBatch, ServerSession
+from tapml_rpc.recordings import MAX_PAYLOAD_BYTES
+from tapml_rpc.supervisor.board import JOURNAL_BYTES, LastCommands
 from tapml_targets.errors import InputError
 from tapml_targets.library_format import library_hash, pack
 from tests.rpc.libraries import add_one_library
@@ -159,21 +157,6 @@ def test_a_program_nobody_refers_to_is_forgotten_and_its_name_is_free(session: S
         session.fence()
     session.reset()
     assert Step(session).run(3) == (5, 6)
-
-
-def test_a_server_without_programs_is_told_every_command(session: Session) -> None:
-    link = session._link
-    features, link.features = link.features, link.features - {PROGRAMS}
-    try:
-        step = Step(session)
-        assert not step.program.known
-        with session.batch() as batch:
-            runs = [
-                batch.execute(step.program, np.full(COUNT, value, np.float32)) for value in (1, 2)
-            ]
-        assert [np.frombuffer(run[0].result(), np.float32)[0] for run in runs] == [3, 4]
-    finally:
-        link.features = features
 
 
 def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:

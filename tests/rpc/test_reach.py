@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from tapml_rpc.client import connect
-from tapml_rpc.diagnose import told
+from tapml_rpc.client import connect, told
 from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
 from tapml_targets.errors import EXIT_NO_DEVICE, InputError, TapmlError, UnreachableError
 from tests.conftest import RequireDevice
@@ -122,7 +121,7 @@ def test_what_is_no_address_is_not_looked_at(address: str) -> None:
 
 def test_another_session_with_the_same_device_is_its_own(require_device: RequireDevice) -> None:
     require_device("opencl")
-    with ServerProcess(module="tapml_rpc.supervisor.serve") as server:
+    with ServerProcess() as server:
         with open_device(server.address) as session:
             with open_another(session) as another, open_another(another) as third:
                 assert third.address == another.address == session.address

@@ -7,7 +7,6 @@ import gc
 import numpy as np
 import pytest
 
-from tapml_rpc import wire
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.remote import RemoteCall, RemoteLibrary
 from tapml_targets.errors import InputError
@@ -118,17 +117,6 @@ def test_a_run_on_a_poisoned_stream_is_skipped(session: Session) -> None:
     session.reset()
     assert np.frombuffer(session.read(adder.tensors[1].buffer), np.float32)[0] == 3
     assert adder.run(7) == 9
-
-
-def test_a_server_without_recorded_calls_is_called_in_full(session: Session) -> None:
-    link = session._link
-    features, link.features = link.features, link.features - {wire.RECORDED_CALLS}
-    try:
-        adder = Adder(session)
-        assert adder.call.handle is None
-        assert [adder.run(value) for value in (1, 2)] == [3, 4]
-    finally:
-        link.features = features
 
 
 def test_a_session_holds_a_bounded_number_of_recorded_calls(peer: RawPeer) -> None:

@@ -11,8 +11,15 @@ import pytest
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.router import RouterWatch, bind_router, check_chunk, split, take, unpack_control
+from tapml_rpc.supervisor.router import (
+    RouterWatch,
+    bind_router,
+    check_chunk,
+    split,
+    take,
+    unpack_control,
+)
+from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import ProtocolError
 
 PATIENCE = 60.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc import known_self_test as elsewhere
+from tapml_rpc import self_test as elsewhere
 from tapml_rpc.local import open_local
 from tapml_rpc.reach import open_device
 from tapml_rpc.self_test import self_test_over

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.server import main
+from tapml_rpc.supervisor.serve import main
 from tapml_targets.description import from_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE
 from tests.conftest import RequireDevice
@@ -74,7 +74,7 @@ def test_it_ends_with_the_process_that_started_it(require_device: RequireDevice)
         import signal
         from tapml_rpc.local import open_local
         session = open_local("opencl")
-        print(session._on_close.__self__.process.pid, flush=True)
+        print(session._link._watch.process.pid, flush=True)
         signal.pause()
     """)
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
@@ -101,7 +101,7 @@ def test_ctrl_c_in_the_client_leaves_no_process(require_device: RequireDevice) -
             for tensor in tensors:
                 session.fill(tensor.buffer, b"\\0")
             session.call(library, "add_one", tensors)
-            print(session._on_close.__self__.process.pid, flush=True)
+            print(session._link._watch.process.pid, flush=True)
             session.fence()
     """)
     client = subprocess.Popen(
@@ -134,7 +134,7 @@ def test_an_address_in_use_is_said(server: ServerProcess) -> None:
         [
             sys.executable,
             "-m",
-            "tapml_rpc.server",
+            "tapml_rpc.supervisor.serve",
             "--bind",
             server.address,
             "--device",
@@ -146,7 +146,7 @@ def test_an_address_in_use_is_said(server: ServerProcess) -> None:
         check=False,
     )
     assert second.returncode == EXIT_USAGE
-    assert f"cannot listen on {server.address}" in second.stderr
+    assert "cannot listen: Address already in use" in second.stderr
 
 
 def test_devices_that_are_not_there_are_named(

@@ -8,9 +8,7 @@ import pytest
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.pending import PendingRead
-from tapml_rpc.transport import Ticket
-from tapml_rpc.unanswered import Unanswered
+from tapml_rpc.transport import PendingRead, Ticket, Unanswered
 from tapml_targets.errors import DeviceLostError, InputError, ProtocolError
 
 NBYTES = 16

@@ -21,7 +21,7 @@ SESSIONS = 8
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
     options = ("--websocket", "ws://127.0.0.1:0")
-    with ServerProcess(*options, device="cpu", module="tapml_rpc.supervisor.serve") as process:
+    with ServerProcess(*options, device="cpu") as process:
         yield process
 
 

@@ -15,8 +15,6 @@ from tests.rpc.peers import ServerProcess
 from tests.targets.libraries import edited
 from tests.targets.libraries import library as small_library
 
-SUPERVISOR = "tapml_rpc.supervisor.serve"
-
 
 @pytest.fixture(scope="module")
 def server(require_device: RequireDevice) -> Iterator[ServerProcess]:
@@ -28,7 +26,6 @@ def server(require_device: RequireDevice) -> Iterator[ServerProcess]:
         "--session-bytes",
         "96M",
         device=f"webgpu:{index}",
-        module=SUPERVISOR,
     ) as process:
         yield process
 
@@ -87,7 +84,7 @@ def test_a_kernel_that_never_ends_costs_its_own_session(require_device: RequireD
         "while (o[0] != 12345.0) { o[0] = a[0]; } o[i] = a[i] +",
     )
     arguments = ("--kernel-deadline", "3")
-    with ServerProcess(*arguments, device=f"webgpu:{device.index}", module=SUPERVISOR) as process:
+    with ServerProcess(*arguments, device=f"webgpu:{device.index}") as process:
         with connect(process.address) as stuck:
             library = stuck.upload(endless)
             buffers = [stuck.allocate(256) for _ in range(2)]

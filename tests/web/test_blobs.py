@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
+from tapml_rpc.uploads import BlobWrite
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.targets.libraries import library as small_library
 from tests.web.doorway import Doorway

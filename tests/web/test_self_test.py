@@ -12,8 +12,8 @@ from rich.console import Console
 
 from tapml.cli.remote_devices import print_remote_devices, remote_devices
 from tapml.session.device_facts import SELF_TEST, record_self_test
-from tapml_rpc import known_self_test
-from tapml_rpc.known_self_test import session_self_test
+from tapml_rpc import self_test
+from tapml_rpc.self_test import session_self_test
 from tapml_rpc.session import Session
 from tapml_rpc.tracker import request_device
 from tapml_targets.self_test.facts import from_plain
@@ -42,7 +42,7 @@ def test_a_page_is_measured_once_and_remembered(
     ):
         assert found.fact(name) is not None, name
     assert session.held_bytes == held
-    monkeypatch.setattr(known_self_test, "self_test_over", None)
+    monkeypatch.setattr(self_test, "self_test_over", None)
     again = session_self_test(session)
     assert again == found
     # A session's folder has it as that of any device.

@@ -5,16 +5,85 @@ Bookkeeping only: no method waits, and the caller holds the store's lock.
 
 from __future__ import annotations
 
+import hashlib
 import resource
 from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
-from tapml_rpc.blobs.arrival import Arrival
 from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.memory import BlobMemory, cost
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, ProtocolError
+
+
+class Arrival:
+    """The received pieces of a blob.
+
+    `digest` is the announced SHA-256 in hex, `total` the size in bytes, at least 1. `memory` holds
+    the pieces, sealed when complete.
+    """
+
+    def __init__(self, digest: str, total: int) -> None:
+        self.digest = digest
+        self.total = total
+        self.received = 0
+        self.memory = BlobMemory(total)
+        self._found = hashlib.sha256()
+
+    def take(self, offset: int, piece: memoryview) -> bool:
+        """Take the next piece; True when the blob is complete and has its announced hash.
+
+        Raises ProtocolError, after which nothing more can come, if the piece is out of place or the
+        hash differs, and SetupError if the machine has no memory left.
+        """
+        end = offset + len(piece)
+        if offset != self.received or not piece or end > self.total:
+            raise ProtocolError(
+                f"bytes {offset} to {end} of blob {self.digest[:12]} do not follow the "
+                f"{self.received} of {self.total} that are here; begin again at 0"
+            )
+        self.memory.write(offset, piece)
+        # Hashed as they come: at the last piece nothing is left to wait for.
+        self._found.update(piece)
+        self.received = end
+        if end < self.total:
+            return False
+        found = self._found.hexdigest()
+        if found != self.digest:
+            raise ProtocolError(f"a blob announced as {self.digest} arrived as {found}")
+        self.memory.seal()
+        return True
+
+
+@dataclass(frozen=True)
+class BlobStatistics:
+    """A blob store in numbers; sizes in bytes.
+
+    `memory_bytes` counts complete pages and unfinished uploads. `attached_bytes` are those of live
+    sessions. `owned_bytes` is by identity; a blob with two owners counts for each. `received` and
+    `attached` count blobs and attachments so far, `evicted` and `damaged` removals for lack of room
+    and damaged files. `disk_problem` says why the last copy was not written, or is empty.
+    """
+
+    blobs: int = 0
+    memory_bytes: int = 0
+    memory_budget: int = 0
+    disk_bytes: int = 0
+    disk_budget: int = 0
+    attached_bytes: int = 0
+    arriving_bytes: int = 0
+    owned_bytes: Mapping[str, int] = field(default_factory=dict)
+    received: int = 0
+    attached: int = 0
+    evicted: int = 0
+    damaged: int = 0
+    disk_problem: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
 
 _MAX_IN_MEMORY: Final = 4096
 _MAX_BLOBS: Final = 65536

@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.blobs.arrival import Arrival
 from tapml_rpc.blobs.folder import DIGEST
+from tapml_rpc.blobs.index import Arrival
 from tapml_rpc.blobs.memory import cost
 from tapml_rpc.blobs.store import Attachment, BlobStore
 from tapml_rpc.failures import failure_to_wire

@@ -17,12 +17,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tapml_rpc.blobs.arrival import Arrival
 from tapml_rpc.blobs.folder import BlobFolder
-from tapml_rpc.blobs.index import BlobIndex, HeldBlob
+from tapml_rpc.blobs.index import Arrival, BlobIndex, BlobStatistics, HeldBlob
 from tapml_rpc.blobs.memory import cost
-from tapml_rpc.blobs.statistics import BlobStatistics
-from tapml_rpc.supervisor.memory import usable_bytes
+from tapml_rpc.memory import usable_bytes
 from tapml_targets.errors import SetupError
 
 # Most bytes that are read from disk while a client waits: larger ones would delay other clients.

@@ -20,14 +20,15 @@ from typing import Final
 
 from tapml_rpc.security.keys import KEY_CHARACTERS, check_name, is_key
 from tapml_rpc.security.private_files import (
+    FILE_BYTES,
     SECRET_MODE,
+    WatchedFile,
     config_folder,
     folder_lock,
     make_folder,
     read_checked,
     write_private,
 )
-from tapml_rpc.security.watched_file import FILE_BYTES, WatchedFile
 from tapml_targets.errors import InputError
 
 _LINE: Final = re.compile(r"(?P<name>\S+)[ \t]+(?P<key>\S+)(?:[ \t]+#(?P<comment>.*))?[ \t]*")

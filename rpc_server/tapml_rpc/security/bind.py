@@ -1,11 +1,11 @@
-"""Where a server may listen: without a secret only on loopback."""
+"""Where a server may listen, and whether its options have an effect there."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from tapml_targets.errors import InputError, SetupError
@@ -119,3 +119,52 @@ def _numeric(host: str, port: int, resolve: Resolve) -> str | None:
     # IPv4 first: what most devices and tunnels speak.
     found.sort(key=lambda number: ":" in number)
     return str(found[0]) if found else None
+
+
+_FOR_KEYS: Final = ("clients",)
+_FOR_WEBSOCKET: Final = ("tokens", "certificate", "certificate_key", "origins")
+
+
+class EntranceOptions(Protocol):
+    """The common options of a server and a tracker."""
+
+    @property
+    def key(self) -> str:
+        """The ``.secret`` file; empty for none."""
+
+    @property
+    def clients(self) -> str:
+        """File with the keys that are admitted; empty for the user's own."""
+
+    @property
+    def websocket(self) -> str:
+        """Address to listen on; empty for none."""
+
+
+def check_effects(options: EntranceOptions) -> None:
+    """Check that options about keys and WebSockets come with keys and WebSockets.
+
+    Raises InputError, which names what to add.
+    """
+    without_key = [] if options.key else _given(options, _FOR_KEYS)
+    if without_key:
+        raise InputError(
+            f"{' and '.join(without_key)} without --key: without this machine's own key "
+            "clients are not asked for theirs. `tapml rpc keygen` makes one, --key FILE.secret "
+            "names it"
+        )
+    browsers = getattr(options, "browsers", ())
+    without_socket = [] if options.websocket or browsers else _given(options, _FOR_WEBSOCKET)
+    if without_socket:
+        raise InputError(
+            f"{' and '.join(without_socket)} without --websocket: no WebSocket is served. Give "
+            "--websocket wss://HOST:PORT, or ws://127.0.0.1:PORT, as well"
+        )
+
+
+def _given(options: EntranceOptions, names: tuple[str, ...]) -> list[str]:
+    return [
+        "--origin" if name == "origins" else f"--{name.replace('_', '-')}"
+        for name in names
+        if getattr(options, name)
+    ]

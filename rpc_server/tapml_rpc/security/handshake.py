@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from shlex import quote
 from typing import Any, Final, TypeAlias
@@ -10,9 +11,39 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc.security.curve import ClientCurve
-from tapml_rpc.security.greeting import greeted_mechanism
 from tapml_rpc.tracker.route import is_relayed
 from tapml_targets.errors import SetupError, TapmlError
+
+_GREETING_BYTES: Final = 64
+_SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
+_VERSION: Final = b"\x03\x00"
+_MECHANISM: Final = slice(12, 32)
+
+
+def greeted_mechanism(address: str, seconds: float) -> str | None:
+    """The mechanism in the greeting of ``tcp://host:port``: ``"NULL"``, ``"CURVE"``, ``"PLAIN"``.
+
+    None if nothing answers within `seconds`, or the peer greets otherwise.
+    """
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    deadline = time.monotonic() + seconds
+    heard = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds) as peer:
+            # The rest of ours, with a mechanism it may refuse, is never sent.
+            peer.sendall(_SIGNATURE + _VERSION)
+            while len(heard) < _GREETING_BYTES:
+                peer.settimeout(max(0.001, deadline - time.monotonic()))
+                part = peer.recv(_GREETING_BYTES - len(heard))
+                if not part:
+                    return None
+                heard += part
+    except (OSError, ValueError):
+        return None
+    if heard[0] != _SIGNATURE[0] or heard[9] != _SIGNATURE[9]:
+        return None
+    return heard[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")
+
 
 MONITORED: Final = (
     zmq.EVENT_DISCONNECTED

@@ -20,16 +20,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from tapml_rpc.security.failure_limit import FailureLimit
 from tapml_rpc.security.keys import check_name
 from tapml_rpc.security.private_files import (
+    FILE_BYTES,
+    WatchedFile,
     config_folder,
     folder_lock,
     make_folder,
     read_checked,
     write_private,
 )
-from tapml_rpc.security.watched_file import FILE_BYTES, WatchedFile
+from tapml_rpc.security.standing import FailureLimit
 from tapml_targets.errors import InputError, SetupError
 
 TOKEN_BYTES: Final = 32

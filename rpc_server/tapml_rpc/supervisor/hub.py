@@ -11,18 +11,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.features import FEATURES
-from tapml_rpc.refusals import lost_session
+from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES
+from tapml_rpc.failures import failure_from_wire, lost_session
 from tapml_rpc.security.keys import is_key
 from tapml_rpc.security.standing import LEASE_IDENTITY, Standing
-from tapml_rpc.server_session import TOKEN_BYTES
-from tapml_rpc.supervisor.channel import Channel
-from tapml_rpc.supervisor.company import Company
 from tapml_rpc.supervisor.options import SupervisorOptions
-from tapml_rpc.supervisor.relay import Relay
+from tapml_rpc.supervisor.relay import Company, Relay
+from tapml_rpc.supervisor.relayed import Channel
 from tapml_rpc.supervisor.worker_process import WorkerPool
+from tapml_rpc.welcome import FEATURES, Bounds
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from tapml_rpc.blobs.store import BlobStore
     from tapml_rpc.tracker.lent import HeldLease
 
-EPOCH_BYTES: Final = 8
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
 _PAST_SESSIONS: Final = 64

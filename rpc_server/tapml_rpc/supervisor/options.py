@@ -6,9 +6,9 @@ import argparse
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tapml_rpc import options as server_options
-from tapml_rpc.options import ServerOptions, byte_count
-from tapml_rpc.supervisor.memory import usable_bytes
+from tapml_rpc.memory import usable_bytes
+from tapml_rpc.options import byte_count, port_number, positive_seconds
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 MOST_BLOB_BYTES: Final = 4 << 30
 _SHARE: Final = 4
@@ -16,15 +16,24 @@ BLOB_DISK_BYTES: Final = 32 << 30
 
 
 @dataclass(frozen=True)
-class SupervisorOptions(ServerOptions):
-    """What ``tapml rpc serve`` takes beyond what every server does; empty texts mean none.
+class SupervisorOptions:
+    """What ``tapml rpc serve`` takes; the help texts explain it, and empty texts mean none.
 
-    Without `key` it serves on loopback only. `clients` and `tokens` default to the user's own
-    files, the certificate of ``wss://`` to one that is made here. `origins` are pages that may
-    connect beside those of this machine. `blob_bytes` is memory for what is kept by hash; 0 keeps
-    nothing. `through_tracker` says that clients cannot reach this machine directly.
+    Port 0 takes a free one. `session_bytes` 0 is the default bound. Without `key` it serves on
+    loopback only. `clients` and `tokens` default to the user's own files, the certificate of
+    ``wss://`` to one that is made here. `origins` are pages that may connect beside those of this
+    machine. `blob_bytes` is memory for what is kept by hash; 0 keeps nothing. `through_tracker`
+    says that clients cannot reach this machine directly.
     """
 
+    device: str = DEFAULT_PLATFORM
+    bind: str = "tcp://127.0.0.1:0"
+    data_port: int = 0
+    allow_shared_libraries: bool = False
+    kernel_deadline: float = 60.0
+    silence_seconds: float = 60.0
+    session_bytes: int = 0
+    limits: str = ""
     websocket: str = ""
     key: str = ""
     clients: str = ""
@@ -42,8 +51,60 @@ class SupervisorOptions(ServerOptions):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options on a parser."""
-    server_options.add_arguments(parser)
     default = SupervisorOptions()
+    parser.add_argument(
+        "--device",
+        default=default.device,
+        metavar="PLATFORM[:INDEX]",
+        help="device to serve, as `tapml devices` lists it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--bind",
+        default=default.bind,
+        metavar="ADDRESS",
+        help="address to listen on; port 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--data-port",
+        type=port_number,
+        default=default.data_port,
+        metavar="PORT",
+        help="port for payloads, next to the address's own (default: a free one)",
+    )
+    parser.add_argument(
+        "--allow-shared-libraries",
+        action="store_true",
+        help="let clients load machine code; only for clients you trust with your account",
+    )
+    parser.add_argument(
+        "--kernel-deadline",
+        type=positive_seconds,
+        default=default.kernel_deadline,
+        metavar="SECONDS",
+        help="a command that runs longer ends its session (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--silence",
+        dest="silence_seconds",
+        type=positive_seconds,
+        default=default.silence_seconds,
+        metavar="SECONDS",
+        help="end sessions whose client sends nothing for so long (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--session-bytes",
+        type=byte_count,
+        default=default.session_bytes,
+        metavar="BYTES",
+        help="device memory one session may hold, 512M or 2G (default: the server's bound)",
+    )
+    parser.add_argument(
+        "--limits",
+        default=default.limits,
+        metavar="PROFILE",
+        help="open the device with the limits of another: a profile of its platform, or its file; "
+        "where its implementation can, it refuses by itself what exceeds them",
+    )
 
     def add(group: Any, name: str, metavar: str, text: str, **more: Any) -> None:
         destination = name.removeprefix("--").replace("-", "_")
@@ -100,12 +161,7 @@ def usual_blob_bytes() -> int:
 
 def options_from(arguments: argparse.Namespace) -> SupervisorOptions:
     """The options that `add_arguments` declared."""
-    given = vars(server_options.options_from(arguments))
-    own = {
-        name: getattr(arguments, name)
-        for name in SupervisorOptions.__dataclass_fields__
-        if name not in given
-    }
-    if own["blob_bytes"] is None:
-        own["blob_bytes"] = usual_blob_bytes()
-    return SupervisorOptions(**given, **{**own, "origins": tuple(own["origins"])})
+    given = {name: getattr(arguments, name) for name in SupervisorOptions.__dataclass_fields__}
+    if given["blob_bytes"] is None:
+        given["blob_bytes"] = usual_blob_bytes()
+    return SupervisorOptions(**{**given, "origins": tuple(given["origins"])})

@@ -8,6 +8,7 @@ its deadline, what it was doing, how it ended and what it printed is collected a
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -15,25 +16,177 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.refusals import check_epoch, error_reply, lost_session
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session
 from tapml_rpc.scattered import Chunk, in_one_piece
-from tapml_rpc.supervisor.channel import Channel
-from tapml_rpc.supervisor.company import Company
-from tapml_rpc.supervisor.deadline import Deadline
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
-from tapml_rpc.supervisor.relayed_data import RelayedData
-from tapml_rpc.supervisor.silence import Silence
-from tapml_rpc.supervisor.standstill import Standstill
-from tapml_rpc.supervisor.worker_loss import end_and_report
+from tapml_rpc.supervisor.plain_data import WorkerServed
+from tapml_rpc.supervisor.relayed import Channel, RelayedData
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
-from tapml_rpc.supervisor.worker_served import WorkerServed
-from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
+from tapml_rpc.welcome import Bounds
+from tapml_targets.errors import (
+    DeviceLostError,
+    DeviceRestartedError,
+    KernelTimeoutError,
+    ProtocolError,
+    TapmlError,
+)
 
 if TYPE_CHECKING:
     from tapml_rpc.blobs.messages import BlobRequests
     from tapml_rpc.blobs.store import Attachment
+
+# How long a session counts that has worked: longer than it takes to look at all of them.
+_LATELY_SECONDS: Final = 0.5
+
+
+class Company:
+    """The sessions of one device. Callable from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._worked: dict[bytes, float] = {}
+
+    def note(self, token: bytes, now: float | None = None) -> None:
+        """A session works, at this time by the monotonic clock."""
+        with self._lock:
+            self._worked[token] = time.monotonic() if now is None else now
+
+    def beside(self, token: bytes, now: float | None = None) -> bool:
+        """Whether another session than this one has worked lately."""
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            return any(
+                now - worked < _LATELY_SECONDS
+                for other, worked in self._worked.items()
+                if other != token
+            )
+
+    def leave(self, token: bytes) -> None:
+        """A session has ended."""
+        with self._lock:
+            self._worked.pop(token, None)
+
+
+# Seconds in which a hanging worker must begin, and then end, its answer with its stack.
+_STACK_SECONDS: Final = 1.5
+_TOLD_SECONDS: Final = 0.2
+# Compiling kernels is slow on small boards, and is not a hang.
+_LOAD_DEADLINE_FACTOR: Final = 10
+
+
+class Deadline:
+    """The deadline of one session's commands, in seconds."""
+
+    def __init__(self, seconds: float, worker: WorkerProcess) -> None:
+        self._seconds = seconds
+        self._worker = worker
+        self._last = worker.board.last
+        self._asked_for_stack = 0.0
+
+    def rest(self) -> None:
+        """No command runs."""
+        self._asked_for_stack = 0.0
+
+    def check(
+        self, now: float, sequence: int, index: int, started: float
+    ) -> tuple[KernelTimeoutError, str] | None:
+        """Check the running command: the error and the command's name once it is too late.
+
+        `now` and `started` are by the monotonic clock; `index` is the command's place in the batch.
+        """
+        deadline = self._seconds
+        if now - started <= deadline:
+            # The name needs the batch's header unpacked: too costly ten times a second for each
+            # session.
+            self._asked_for_stack = 0.0
+            return None
+        command = self._last.name(sequence, index)
+        if command.startswith("load("):
+            deadline *= _LOAD_DEADLINE_FACTOR
+        if now - started <= deadline:
+            self._asked_for_stack = 0.0
+        elif not self._asked_for_stack:
+            self._asked_for_stack = now
+            self._worker.ask_for_stack()
+        elif now - self._asked_for_stack > (
+            _TOLD_SECONDS if self._worker.stack() else _STACK_SECONDS
+        ):
+            error = KernelTimeoutError(
+                f"the device has not finished after {deadline:g} s, in {command}; its worker was "
+                "ended, and this session with it. A kernel loops for ever, or needs a longer "
+                f"deadline{self._last.report((sequence, index, started))}"
+            )
+            return error, command
+        return None
+
+
+_PROBE_SECONDS: Final = 1.0
+
+
+class Silence:
+    """One session's; more than `seconds` of silence are too long, 0 for any."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._heard = self._probed = time.monotonic()
+
+    def broken(self, now: float) -> None:
+        """The client has sent something."""
+        self._heard = now
+
+    def check(self, now: float) -> float:
+        """The length of the silence in seconds once that is too long; else 0."""
+        silence = now - self._heard
+        return silence if 0 < self._seconds < silence else 0.0
+
+    def asks_for_probe(self, now: float) -> bool:
+        """Whether it is time to check that the client's connection still exists."""
+        due = now - self._heard > 2 * _PROBE_SECONDS and now - self._probed > _PROBE_SECONDS
+        if due:
+            self._probed = now
+        return due
+
+
+# Seconds it may do so, and seconds if it waits for a processor or a disk.
+_IDLE_SECONDS: Final = 3.0
+_BUSY_SECONDS: Final = 60.0
+
+
+class Standstill:
+    """Watches one session's worker."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+        # When it last had nothing to do, or did something.
+        self._moved = time.monotonic()
+
+    def moved(self, now: float) -> None:
+        """It runs a command, or has answered a batch."""
+        self._moved = now
+
+    def check(self, now: float, *, has_none: bool) -> float:
+        """How long a worker that runs no command has stood still, in seconds; 0 if not too long.
+
+        `now` is by the monotonic clock; `has_none`: there is no batch to begin.
+        """
+        if has_none or self._worker.waits_for_its_client():
+            self._moved = now
+            return 0.0
+        idle = now - self._moved
+        return idle if idle > (_BUSY_SECONDS if self._worker.busy() else _IDLE_SECONDS) else 0.0
+
+
+def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedError, str]:
+    """End a worker; the error for its client, and the command that ran (empty for none).
+
+    The error begins with `what`.
+    """
+    running, last = worker.board.running(), worker.board.last
+    command = last.name(*running[:2]) if running else ""
+    where = f" in {command}" if command else " between two commands"
+    how = f"{worker.end(kill=True)}; a new session opens the device again"
+    return DeviceRestartedError(f"{what}{where}: {how}{last.report(running)}"), command
+
 
 _PROBE: Final = wire.pack({"type": "probe"})
 
@@ -106,14 +259,12 @@ class Relay:
         running = self._worker.board.running()
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
-    def connect(self, connection: socket.socket | None, received: bytes) -> None:
+    def connect(self, connection: socket.socket, received: bytes) -> None:
         """Have the worker serve the client's data connection, of which `received` has been read.
 
-        This object owns it; None if that client takes none of its messages.
+        This object owns it.
         """
-        if connection is None:
-            self.give_up("its client does not take its answers")
-        elif self.ended:
+        if self.ended:
             connection.close()
         else:
             self._served = WorkerServed(connection)

@@ -10,26 +10,27 @@ import argparse
 import faulthandler
 import gc
 import importlib.util
+import json
 import os
 import re
 import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.announcement import announce
 from tapml_rpc.blobs.store import BlobStore
-from tapml_rpc.local import prepared_environment
-from tapml_rpc.security.bind import bracketed, check_bind
-from tapml_rpc.security.effects import check_effects
+from tapml_rpc.child_process import prepared_environment
+from tapml_rpc.memory import keep_freed_memory
+from tapml_rpc.security.bind import bracketed, check_bind, check_effects
 from tapml_rpc.security.standing import listed_key
-from tapml_rpc.supervisor.allocator import keep_freed_memory
-from tapml_rpc.supervisor.how_to_reach import how_to_reach
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description import to_plain
@@ -42,6 +43,56 @@ if TYPE_CHECKING:
     from tapml_rpc.supervisor.zmq_front import ZmqFront
     from tapml_rpc.tracker.registration import Registration
     from tapml_rpc.websocket.front import WebSocketFront
+
+_kept: list[int] = []
+
+
+def keep_output() -> None:
+    """Keep standard output for the line: from here on, what others print goes to standard error."""
+    if not _kept:
+        _kept.append(os.dup(1))
+        os.dup2(2, 1)
+
+
+def announce(line: dict[str, Any]) -> None:
+    """Print a line of JSON, the last that standard output gets."""
+    keep_output()
+    output = _kept.pop()
+    try:
+        os.write(output, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(output)
+
+
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what is looked for
+
+
+def how_to_reach(line: Mapping[str, Any], host: str) -> list[str]:
+    """Lines for a person.
+
+    `line` is the announcement; `host` replaces the address of a server that listens on all of them.
+    """
+    device = line["device"]
+    lines = [f"serving {device['platform']}:{device['index']} {device['name']} until Ctrl-C; try"]
+    if line["address"]:
+        secrets = {}
+        if "server_key" in line:
+            secrets = {"TAPML_RPC_KEY": "FILE.secret", "TAPML_RPC_SERVER_KEY": line["server_key"]}
+        lines.append(_command(line["address"], host, secrets))
+    if "websocket" in line:
+        names = {"TAPML_RPC_TOKEN": "token", "TAPML_RPC_FINGERPRINT": "fingerprint"}
+        given = {variable: line[name] for variable, name in names.items() if name in line}
+        lines.append(_command(line["websocket"], host, given))
+    return lines
+
+
+def _command(address: str, host: str, secrets: Mapping[str, str]) -> str:
+    parts = urlsplit(address)
+    if parts.hostname in _EVERYWHERE:
+        address = f"{parts.scheme}://{host}:{parts.port}"
+    words = [f"{name}={quote(value)}" for name, value in secrets.items()]
+    return " ".join(["  ", *words, "tapml offload --device", address])
+
 
 _LOOK_SECONDS: Final = 0.1
 
@@ -61,7 +112,7 @@ def serve(options: SupervisorOptions) -> int:
     if options.limits:
         device = narrowed(device, options.limits)
     # Workers inherit what their driver's loader needs.
-    os.environ.update(prepared_environment(device.platform, {}))
+    os.environ.update(prepared_environment(device.platform))
     faulthandler.enable()
     keep_freed_memory()
     stopping = _StopRequest()
@@ -157,10 +208,8 @@ def _blobs(options: SupervisorOptions) -> BlobStore | None:
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
     """The front, and what the announcement says about its secrets."""
-    from tapml_rpc.tracker.lease_guard import LeaseGuard
-    from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS
+    from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, LeaseGuard, prepare
     from tapml_rpc.websocket.front import serve_websocket
-    from tapml_rpc.websocket.listening import prepare
 
     listening = prepare(
         options.websocket,
@@ -209,7 +258,7 @@ def _registration(
     hub: Hub, options: SupervisorOptions, reached: dict[str, Any], line: dict[str, Any]
 ) -> Registration:
     from tapml_rpc.tracker.registration import Registration
-    from tapml_rpc.tracker.spec import tracker_credentials
+    from tapml_rpc.tracker.request import tracker_credentials
 
     return Registration(
         options.tracker,

@@ -17,14 +17,14 @@ from contextlib import suppress
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.connection import EndedError
-from tapml_rpc.interpreter import ClientGoneError
-from tapml_rpc.reads import PIECE_BYTES
-from tapml_rpc.refusals import check_epoch, error_reply
+from tapml_rpc.device.commands import PIECE_BYTES
+from tapml_rpc.device.interpreter import ClientGoneError
+from tapml_rpc.failures import check_epoch, error_reply
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import Pipe
-from tapml_rpc.supervisor.relayed_channel import Received
+from tapml_rpc.supervisor.relayed import Received
+from tapml_rpc.transport import EndedError
+from tapml_rpc.welcome import Bounds
 from tapml_rpc.window import Window
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
@@ -48,7 +48,8 @@ class SocketChannel:
 
     It owns `connection`, whose handshake is done and of which `received` has been read. `session`
     has the token and epoch of all its messages. `pipe` leads to the supervisor, which says nothing
-    that it was not asked. Lends its memory for reads (:class:`tapml_rpc.piece_memory.Pieces`).
+    that it was not asked. It is a
+    :class:`tapml_rpc.device.piece_memory.Pieces`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class SocketChannel:
         self._token, self._epoch = session["session"], session["epoch"]
         self._board = board
         self._pipe = pipe
+        self._supervisor = pipe.fileno()
         self._window = Window(bounds)
         self._incoming = Incoming(connection, b"ROUTER", self._place, self._answer)
         self._incoming.resume(received)
@@ -108,7 +110,7 @@ class SocketChannel:
                     return None
                 if self._incoming.pending:
                     continue
-            if any(descriptor == self._pipe.fileno() for descriptor, _ in self._poll.poll()):
+            if any(descriptor == self._supervisor for descriptor, _ in self._poll.poll()):
                 return None
 
     def lose(self, problem: Exception) -> None:
@@ -284,7 +286,7 @@ class SocketChannel:
         self._board.rest()
         self._board.paused = True
         for descriptor, events in self._poll_to_send.poll():
-            if descriptor == self._pipe.fileno():
+            if descriptor == self._supervisor:
                 raise ConnectionResetError("the supervisor has ended this session")
             if events & ~select.POLLOUT:
                 self._receive()

@@ -8,20 +8,222 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from tapml_rpc.supervisor.board import STACK_SIGNAL, Board
-from tapml_rpc.supervisor.pipe import Pipe
-from tapml_rpc.supervisor.ring import Ring
-from tapml_rpc.supervisor.worker_loop import Worker
+from tapml_rpc import wire
+from tapml_rpc.device.interpreter import ClientGoneError, Interpreter
+from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
+from tapml_rpc.device.session_state import AFTER_ALL, Message, ServerSession
+from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, BoardClock
+from tapml_rpc.supervisor.pipe import Pipe, Ring
+from tapml_rpc.supervisor.relayed import Received, RelayedChannel
+from tapml_rpc.supervisor.socket_channel import SocketChannel
+from tapml_rpc.welcome import Bounds
+from tapml_targets.description import from_plain, to_plain
+from tapml_targets.driver import Driver
+from tapml_targets.limit_profiles import narrowed
+from tapml_targets.platforms import load_driver_module
+from tapml_targets.ranking import find_device
+
+# Message types between a supervisor and its workers: a client's connection, with its descriptor;
+# a blob, with its descriptor unless the session has released it.
+CLIENT: Final = "client"
+ATTACHED: Final = "attached"
+
+
+class Worker:
+    """One session's batches on an open driver.
+
+    `pipe` leads to the supervisor, `up` and `down` hold what is relayed. A plain data connection
+    comes through the pipe instead, and is served here.
+    """
+
+    def __init__(
+        self, pipe: Pipe, up: Ring, down: Ring, board: Board, *, allow_native: bool
+    ) -> None:
+        self._pipe = pipe
+        self._board = board
+        self._allow_native = allow_native
+        self._driver: Driver
+        self._sequence = 0
+        # Whether a batch waits for the client's credit.
+        self._paused = False
+        self._session = _Session(b"", b"", 0, 0.0)
+        self._session.board = board
+        self._blobs = AttachedBlobs()
+        self._supervisor = RelayedChannel(pipe, up, down, board)
+        self._channel: RelayedChannel | SocketChannel = self._supervisor
+
+    def run(self, device: str, limits: str) -> None:
+        """Open the device and serve until the supervisor closes the pipe.
+
+        `device` is a name, or a description as JSON; a profile's `limits` hold for it, if named.
+        """
+        try:
+            described = device.startswith("{")
+            found = from_plain(json.loads(device)) if described else find_device(device)
+            # It is announced as it is: who names a profile checks against both.
+            opened_as = narrowed(found, limits) if limits else found
+            driver = load_driver_module(found.platform).open_device(opened_as)
+        except Exception as error:
+            self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
+            return
+        self._driver = driver
+        self._pipe.send(wire.pack({"type": "ready", "device": to_plain(found)}))
+        # What start-up made stays: the garbage collector need not visit it again.
+        gc.freeze()
+        try:
+            grant, first = self._supervisor.next(), self._supervisor.next()
+            if grant is not None and first is not None:
+                self._serve(grant.header, first)
+        finally:
+            driver.close()
+
+    def _serve(self, grant: wire.Header, first: Received) -> None:
+        bounds = Bounds.from_wire(grant["bounds"])
+        self._session.download_credit = grant["download_credit"]
+        messages = [first]
+        if first.header["type"] == CLIENT:
+            connection = socket.socket(fileno=self._pipe.descriptors.popleft())
+            received = bytes(first.chunk)
+            self._channel = SocketChannel(
+                connection, received, first.header, bounds, self._board, self._pipe
+            )
+            messages.clear()
+        libraries = LibraryStore(
+            held_bytes=bounds.held_library_bytes,
+            library_bytes=bounds.library_bytes,
+            allow_native=self._allow_native,
+        )
+        interpreter = Interpreter(
+            self._driver,
+            libraries,
+            bounds,
+            self._send,
+            clock=BoardClock(self._board),
+            pieces=self._channel,
+            blobs=self._blobs,
+        )
+        try:
+            for message in chain(messages, iter(self._channel.next, None)):
+                self._dispatch(interpreter, bounds, message)
+        except ClientGoneError as error:
+            if isinstance(self._channel, SocketChannel):
+                self._channel.lose(error)
+        interpreter.release(self._session)
+        libraries.close()
+
+    def _dispatch(self, interpreter: Interpreter, bounds: Bounds, message: Received) -> None:
+        session, header = self._session, message.header
+        kind = header["type"]
+        if kind == ATTACHED:
+            self._attach(header)
+        elif kind == "blob":
+            self._ask(message)
+        elif kind == "credit":
+            credit = session.download_credit + wire.integer(header.get("bytes"), "credit")
+            session.download_credit = min(credit, bounds.download_window)
+            self._continue(interpreter)
+        else:
+            session.queue.append(
+                Message(
+                    b"",
+                    wire.integer(header.get("sequence"), "sequence"),
+                    wire.integer(header.get("stream", 0), "stream", bounds.streams - 1),
+                    wire.array(header.get("commands"), "commands", bounds.commands),
+                    message.chunk,
+                )
+            )
+            if session.job is None:
+                self._continue(interpreter)
+
+    def _attach(self, header: wire.Header) -> None:
+        nbytes = header["nbytes"]
+        descriptor = self._pipe.descriptors.popleft() if nbytes else -1
+        self._blobs.receive(header["digest"], descriptor, nbytes)
+
+    def _ask(self, message: Received) -> None:
+        """Hand a message about blobs to the supervisor, and its answer to the client.
+
+        What the client has sent behind it may need what is attached, and waits.
+        """
+        self._supervisor.send(message.packed, [message.chunk])
+        # The blob may have to be read from a disk: this process does not stand still.
+        self._board.paused = True
+        while (reply := self._supervisor.next()) is not None:
+            if reply.header["type"] != ATTACHED:
+                self._board.paused = False
+                self._channel.send(reply.packed)
+                return
+            self._attach(reply.header)
+
+    def _continue(self, interpreter: Interpreter) -> None:
+        session = self._session
+        while True:
+            if session.job is None:
+                if not session.queue:
+                    return
+                message = session.queue.popleft()
+                self._sequence = message.sequence
+                session.job = interpreter.run(session, message)
+            for _ in session.job:
+                self._paused = self._board.paused = True
+                return
+            if self._paused:
+                self._paused = self._board.paused = False
+            session.job = None
+
+    def _send(
+        self,
+        session: ServerSession,
+        identity: bytes,
+        header: wire.Header,
+        parts: list[memoryview | bytes],
+    ) -> None:
+        packed = wire.pack(header)
+        if header["type"] == "done":
+            # A heartbeat after the answer adds nothing to the answer.
+            self._board.device_bytes = session.nbytes
+            if self._board.shared:
+                self._finish()
+            self._channel.answered(self._sequence)
+            self._board.answered = self._sequence
+        self._channel.send(packed, parts)
+
+    def _finish(self) -> None:
+        """Answer no earlier than the device is done: other sessions have work for it too."""
+        self._board.begin(self._sequence, AFTER_ALL, time.monotonic_ns())
+        # A late error belongs to the next fence.
+        with suppress(Exception):
+            self._driver.finish()
+        self._board.rest()
+
+
+class _Session(ServerSession):
+    """The session, whose cancellation is read off the board."""
+
+    board: Board
+
+    @property
+    def cancel_through(self) -> int:
+        return self.board.cancel_through
+
+    @cancel_through.setter
+    def cancel_through(self, value: int) -> None:
+        """Written by the supervisor."""
+
 
 _PR_SET_PDEATHSIG: Final = 1
 # Priority for the system's out-of-memory killer: -1000 never, 1000 first.
@@ -46,6 +248,7 @@ def main() -> int:
     for name in ("--socket", "--up", "--down", "--board", "--parent"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--device", required=True)
+    parser.add_argument("--limits", default="")
     parser.add_argument("--allow-shared-libraries", action="store_true")
     options = parser.parse_args()
     _stay_behind_nobody(options.parent)
@@ -63,7 +266,7 @@ def main() -> int:
         allow_native=options.allow_shared_libraries,
     )
     try:
-        worker.run(json.loads(options.device))
+        worker.run(options.device, options.limits)
     except ConnectionError:
         # The supervisor is gone. Other system faults, such as no memory for one, are reported.
         return 1

@@ -10,21 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import tapml_rpc
-import tapml_targets
 from tapml_rpc import wire
+from tapml_rpc.child_process import OutputTail, describe_exit, is_busy
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
-from tapml_rpc.local import describe_exit, is_busy
-from tapml_rpc.output_tail import OutputTail
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
-from tapml_rpc.supervisor.pipe import Pipe
-from tapml_rpc.supervisor.ring import Ring, make_memory
-from tapml_targets.description import to_plain
+from tapml_rpc.supervisor.pipe import Pipe, Ring, make_memory
+from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 
@@ -39,12 +35,22 @@ _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n
 
 
 class WorkerProcess:
-    """One worker. Started and ended on threads that live as long as the supervisor.
+    """One worker. It ends with the thread that starts it.
+
+    `device` may be a device's name, which the worker looks up; its `environment` is prepared for
+    the device's platform. It opens the device with the `limits` of that profile, if one is named.
 
     `pipe`, `up`, `down` and `board` lead to it; see :mod:`tapml_rpc.supervisor.worker`.
     """
 
-    def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
+    def __init__(
+        self,
+        device: DeviceDescription | str,
+        *,
+        allow_native: bool,
+        environment: Mapping[str, str] | None = None,
+        limits: str = "",
+    ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         up, down = make_memory(RING_BYTES, "up"), make_memory(RING_BYTES, "down")
         board = make_board()
@@ -54,7 +60,8 @@ class WorkerProcess:
             *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
             *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
             *("--board", str(board)),
-            *("--parent", str(os.getpid()), "--device", json.dumps(to_plain(device))),
+            *("--parent", str(os.getpid()), "--limits", limits),
+            *("--device", device if isinstance(device, str) else json.dumps(to_plain(device))),
             *(["--allow-shared-libraries"] if allow_native else []),
         ]
         self._process = subprocess.Popen(
@@ -62,7 +69,7 @@ class WorkerProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=environment,
             pass_fds=given,
             start_new_session=True,
         )
@@ -71,6 +78,7 @@ class WorkerProcess:
         self.board = Board(board)
         self.pipe = Pipe(ours, most_unsent=_UNSENT_BYTES)
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        self._ending: threading.Thread | None = None
         self._printed = OutputTail(self._process.stdout, LOG_CHARACTERS)
 
     @property
@@ -82,13 +90,18 @@ class WorkerProcess:
         """Whether it has not ended."""
         return self._process.poll() is None
 
-    def wait_until_open(self, seconds: float = START_SECONDS) -> None:
+    def wait_until_open(
+        self, seconds: float = START_SECONDS, stop: threading.Event | None = None
+    ) -> DeviceDescription:
         """Wait until the device is open, and keep the worker's report for its session.
 
-        Raises TapmlError, with what kept the device from opening.
+        Raises TapmlError, with what kept the device from opening; SetupError if `stop` is set
+        meanwhile.
         """
         deadline = time.monotonic() + seconds
         while self.pipe.waiting() is None:
+            if stop is not None and stop.is_set():
+                raise SetupError("the device was closed before it was open")
             if time.monotonic() > deadline:
                 raise SetupError(
                     f"the device was not open after {seconds:g} s; its driver printed:\n"
@@ -99,7 +112,7 @@ class WorkerProcess:
             time.sleep(0.005)
         frame = self.pipe.waiting()
         assert frame is not None  # noqa: S101 - the loop has seen it
-        check_ready(wire.unpack(frame.packed))
+        return check_ready(wire.unpack(frame.packed))
 
     def busy(self) -> bool:
         """Whether it runs, or waits for a processor or a disk."""
@@ -164,8 +177,10 @@ class WorkerProcess:
     def let_go(self, after: Callable[[], None] | None = None) -> None:
         """End it normally without waiting: its socket closes, and it is killed if it stays.
 
-        `after` is called on another thread once it has ended.
+        `after` is called on another thread once it has ended. Only the first call has an effect.
         """
+        if self._ending is not None:
+            return
         self.pipe.close()
         self.up.close()
         self.down.close()
@@ -176,7 +191,13 @@ class WorkerProcess:
                 after()
             self.board.close()
 
-        threading.Thread(target=end, name="tapml-worker-end", daemon=True).start()
+        self._ending = threading.Thread(target=end, name="tapml-worker-end", daemon=True)
+        self._ending.start()
+
+    def wait_until_ended(self) -> None:
+        """Wait until :meth:`let_go`, which was called, has done everything."""
+        if self._ending is not None:
+            self._ending.join()
 
 
 class WorkerPool:
@@ -233,11 +254,15 @@ class WorkerPool:
         return WorkerProcess(self._device, allow_native=self._allow_native)
 
 
-def check_ready(header: wire.Header) -> None:
-    """Raise what kept a worker from opening its device, from its first message."""
+def check_ready(header: wire.Header) -> DeviceDescription:
+    """The device that a worker has opened, from its first message.
+
+    Raises what kept it from opening it.
+    """
     if header.get("type") == "failed":
         error: TapmlError = failure_from_wire(header.get("error"))
         raise error
+    return from_plain(header.get("device"))
 
 
 def _is_harmed(pid: int) -> bool:
@@ -247,12 +272,3 @@ def _is_harmed(pid: int) -> bool:
         # The name before the state is in parentheses and may contain some.
         return stat.rpartition(b")")[2].split()[0] in (b"T", b"t", b"Z", b"X")
     return False
-
-
-def _environment() -> dict[str, str]:
-    """The path to our packages; the platform has prepared the rest for the supervisor."""
-    roots = [str(Path(path).parent) for path in (*tapml_rpc.__path__, *tapml_targets.__path__)]
-    environment = dict(os.environ)
-    known = environment.get("PYTHONPATH", "")
-    environment["PYTHONPATH"] = os.pathsep.join([*roots, known] if known else roots)
-    return environment

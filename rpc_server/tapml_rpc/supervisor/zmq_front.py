@@ -1,11 +1,13 @@
 """The ZeroMQ binding of a supervisor: control, data, and one thread on which nothing waits.
 
-Each is a ROUTER of libzmq if encrypted, otherwise sockets of ours.
+Control is a ROUTER of libzmq, and so is data if encrypted. A plain data connection is accepted on a
+socket of ours and given to its session's worker.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -17,17 +19,21 @@ from typing import Final
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_to_wire
-from tapml_rpc.refusals import check_epoch
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve
-from tapml_rpc.supervisor.control_service import ControlConnection, RouterControl
-from tapml_rpc.supervisor.data_service import DataService
+from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.plain_connection import PlainConnection
+from tapml_rpc.supervisor.plain_data import DataListener
 from tapml_rpc.supervisor.relay import Relay
-from tapml_rpc.supervisor.router_data import RouterData
-from tapml_rpc.supervisor.zmq_channel import End, Socket, ZmqChannel
-from tapml_rpc.zmtp.listener import Listener
+from tapml_rpc.supervisor.router import (
+    GONE,
+    RouterEnd,
+    RouterService,
+    Socket,
+    ZmqChannel,
+    check_chunk,
+    unpack_control,
+)
 from tapml_targets.errors import ProtocolError, SetupError, TapmlError
 
 _POLL_SECONDS: Final = 0.05
@@ -61,23 +67,34 @@ class ZmqFront:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._context.setsockopt(zmq.IPV6, int("[" in control_address))
         self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
-        heartbeats = hub.options.silence_seconds > 0
         self._selector = DefaultSelector()
         self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
         self._watched: dict[int, Relay] = {}
-        self._data: DataService
-        self._control: DataService
+        router = partial(
+            RouterService,
+            self._selector,
+            self._context,
+            bounds=hub.bounds,
+            heartbeats=hub.options.silence_seconds > 0,
+            curve=curve,
+        )
+        self._data: DataListener | RouterService
         try:
             if curve is None:
-                plain = partial(PlainConnection, self)
-                self._data = Listener(self._selector, data_address, plain, self.show)
-                control = partial(ControlConnection, self)
-                self._control = Listener(self._selector, control_address, control, self.show)
+                self._data = DataListener(self._selector, data_address, self._claim_plain)
             else:
-                given = (self._context, data_address, hub.bounds, heartbeats, curve)
-                self._data = RouterData(self, self._selector, *given)
-                given = (self._context, control_address, hub.bounds, heartbeats, curve)
-                self._control = RouterControl(self, self._selector, *given)
+                self._data = router(
+                    data_address,
+                    take=self._take_data,
+                    refuse=self._refuse_data,
+                    gone=partial(self._data_gone, f"its data connection {GONE}"),
+                )
+            self._control = router(
+                control_address,
+                take=self._take_control,
+                refuse=self._refuse,
+                gone=partial(self._end_of, f"its control connection {GONE}"),
+            )
         except (OSError, zmq.ZMQError) as error:
             self._end_context(linger=0)
             why = zmq.strerror(error.errno) if error.errno else str(error)
@@ -114,18 +131,7 @@ class ZmqFront:
         self._control.close()
         self._end_context(linger=200)
 
-    def claim(self, header: wire.Header, who: str, end: End) -> tuple[Relay, ZmqChannel]:
-        """The session that a message is for; `end` becomes its data connection."""
-        # Checked first: a restarted server knows no session of its last lifetime.
-        check_epoch(header, self._hub.epoch)
-        relay, channel = self._find(header, who)
-        if channel.data is None:
-            channel.data = end
-        elif channel.data != end:
-            raise ProtocolError("this session's data comes over another connection")
-        return relay, channel
-
-    def settle(self, relay: Relay) -> None:
+    def _settle(self, relay: Relay) -> None:
         """Forget a session that has ended."""
         if not relay.ended or self._relays.pop(relay.token, None) is None:
             return
@@ -135,11 +141,6 @@ class ZmqFront:
                 with suppress(KeyError):
                     self._selector.unregister(descriptor)
 
-    def show(self, error: Exception) -> None:
-        """Report an internal fault."""
-        # An internal fault must cost only the one message, and must be seen.
-        traceback.print_exception(error)
-
     def _end_context(self, linger: int) -> None:
         self._selector.close()
         if self._authenticator is not None:
@@ -148,10 +149,12 @@ class ZmqFront:
 
     def _readable(self, relay: Relay, events: int) -> None:
         relay.guarded(relay.readable)
-        self.settle(relay)
+        self._settle(relay)
 
-    def hear(self, end: End, who: str, header: wire.Header) -> None:
-        """Handle a control message; its faults are raised."""
+    def _take_control(self, end: RouterEnd, who: str, packed: bytes, chunk: memoryview) -> None:
+        if chunk:
+            raise ProtocolError("a control message is one header")
+        header = unpack_control(packed)
         if header.get("type") == "hello":
             self._hello(end, who, header)
             return
@@ -164,42 +167,69 @@ class ZmqFront:
         if reply is not None:
             self._hub.count(reply)
             end.send(wire.pack(reply))
-        self.settle(relay)
+        self._settle(relay)
 
-    def refuse(self, end: End, error: Exception) -> None:
-        """Report to a peer what was wrong with a message."""
-        if not isinstance(error, TapmlError):
-            self.show(error)
-        reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
+    def _refuse(self, end: RouterEnd, error: Exception) -> None:
+        """Report to a peer what was wrong with a control message."""
+        _show(error)
         with suppress(ProtocolError):
-            end.send(wire.pack(reply))
+            end.send(wire.pack({"type": "refused", "error": failure_to_wire(error)}))
 
-    def controls(self, end: End) -> bool:
-        """Whether a session that has not ended has this control connection."""
-        return any(
-            channel.control == end and not relay.ended for relay, channel in self._relays.values()
-        )
+    def _take_data(self, end: RouterEnd, who: str, packed: bytes, chunk: memoryview) -> None:
+        header = wire.unpack(packed)
+        try:
+            check_chunk(chunk)
+            relay, channel = self._claim(header, who, end)
+            # Room in the ring comes before the messages that need it.
+            channel.settle()
+            relay.accept(header, packed, chunk)
+            self._settle(relay)
+        except Exception as error:
+            self._refuse_data(end, error, header)
 
-    def control_gone(self, end: End, why: str) -> None:
-        """End the session of a control connection that is gone."""
-        self._end_of(end, why)
+    def _refuse_data(
+        self, end: RouterEnd, error: Exception, header: wire.Header | None = None
+    ) -> None:
+        """Report to a peer what was wrong with a data message."""
+        _show(error)
+        if reply := error_reply(error, header):
+            end.send(reply)
 
-    def data_gone(self, end: End, why: str) -> None:
-        """End the session of a data connection that is gone."""
+    def _claim_plain(self, header: wire.Header, connection: socket.socket, received: bytes) -> None:
+        """Give a plain data connection to its session's worker."""
+        relay, _ = self._claim(header, LOOPBACK_IDENTITY, connection)
+        relay.connect(connection, received)
+        self._settle(relay)
+
+    def _claim(
+        self, header: wire.Header, who: str, end: RouterEnd | socket.socket
+    ) -> tuple[Relay, ZmqChannel]:
+        """The session that a data message is for; `end` becomes its data connection."""
+        # Checked first: a restarted server knows no session of its last lifetime.
+        check_epoch(header, self._hub.epoch)
+        relay, channel = self._find(header, who)
+        if channel.data is None:
+            channel.data = end
+        elif channel.data != end:
+            raise ProtocolError("this session's data comes over another connection")
+        return relay, channel
+
+    def _data_gone(self, why: str, end: RouterEnd) -> None:
         for relay, channel in list(self._relays.values()):
             if channel.data == end:
                 relay.give_up(why)
-                self.settle(relay)
+                self._settle(relay)
 
-    def _end_of(self, end: End, why: str) -> None:
+    def _end_of(self, why: str, end: RouterEnd) -> None:
+        """End the session of a control connection."""
         for relay, channel in list(self._relays.values()):
             if channel.control == end:
                 relay.end(why)
-                self.settle(relay)
+                self._settle(relay)
 
-    def _hello(self, end: End, who: str, header: wire.Header) -> None:
+    def _hello(self, end: RouterEnd, who: str, header: wire.Header) -> None:
         # A connection has one session: no client can fill the server from a single one.
-        self._end_of(end, "its client began another on the same connection")
+        self._end_of("its client began another on the same connection", end)
         channel = ZmqChannel(end)
         self._make_room()
         relay, welcome = self._hub.hello(header, channel, who)
@@ -212,7 +242,7 @@ class ZmqFront:
         self._selector.register(relay.fileno(), EVENT_READ, partial(self._readable, relay))
         if not channel.send_control(wire.pack(welcome)):
             relay.end("its connection is gone")
-            self.settle(relay)
+            self._settle(relay)
         self._hub.refill()
 
     def _make_room(self) -> None:
@@ -221,7 +251,7 @@ class ZmqFront:
         for relay, channel in list(self._relays.values()):
             if not channel.send_control(wire.pack({"type": "probe"})):
                 relay.end("its connection is gone")
-                self.settle(relay)
+                self._settle(relay)
 
     def _find(self, header: wire.Header, who: str) -> tuple[Relay, ZmqChannel]:
         token = wire.octets(header.get("session"), "session", 64)
@@ -236,4 +266,10 @@ class ZmqFront:
         for relay, channel in list(self._relays.values()):
             channel.settle()
             relay.guarded(partial(relay.check, now))
-            self.settle(relay)
+            self._settle(relay)
+
+
+def _show(error: Exception) -> None:
+    # An internal fault must cost only the one message, and must be seen.
+    if not isinstance(error, TapmlError):
+        traceback.print_exception(error)

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from tapml_rpc.tracker.lent import HeldLease
     from tapml_rpc.tracker.listing import ListedDevice, list_devices
     from tapml_rpc.tracker.registration import Registration
-    from tapml_rpc.tracker.request import QueuePlace, request_device
-    from tapml_rpc.tracker.spec import (
+    from tapml_rpc.tracker.request import (
+        QueuePlace,
         is_tracker_spec,
+        request_device,
         resolve,
         tracker_address,
         tracker_credentials,
@@ -39,12 +40,12 @@ _MODULES: Final = {
     "ListedDevice": "listing",
     "QueuePlace": "request",
     "Registration": "registration",
-    "is_tracker_spec": "spec",
+    "is_tracker_spec": "request",
     "list_devices": "listing",
     "request_device": "request",
-    "resolve": "spec",
-    "tracker_address": "spec",
-    "tracker_credentials": "spec",
+    "resolve": "request",
+    "tracker_address": "request",
+    "tracker_credentials": "request",
 }
 
 

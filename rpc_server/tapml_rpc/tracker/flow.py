@@ -11,12 +11,38 @@ end belongs to the framing code.
 from __future__ import annotations
 
 import selectors
+import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
 from tapml_rpc.waking import Waker
+
+RECEIVE_BYTES: Final = 32 << 10
+"""More than a TLS record holds: nothing remains where no poll sees it."""
+_NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """Received bytes; None for nothing, empty at the end.
+
+    Raises OSError if the connection is gone.
+    """
+    try:
+        return connection.recv(RECEIVE_BYTES)
+    except _NOT_NOW:
+        return None
+
+
+def send(connection: socket.socket, data: bytes | bytearray | memoryview) -> int:
+    """How much of `data` was taken; 0 if there is no room. Raises as :func:`receive` does."""
+    try:
+        return connection.send(data)
+    except _NOT_NOW:
+        return 0
+
 
 BUFFER_BYTES: Final = 512 << 10
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE

@@ -191,7 +191,7 @@ class Leases:
         """
         self.changed = False
         self._next_look = math.inf
-        self._waiting.sort(key=lambda waiting: waiting.rank)
+        self._waiting.sort(key=lambda waiting: waiting.order)
         reserved: set[str] = set()
         ahead: list[frozenset[str]] = []
         left: list[Waiting] = []
@@ -223,7 +223,6 @@ class Leases:
                 "label": waiting.label,
                 "wanted": str(waiting.wanted),
                 "exclusive": waiting.exclusive,
-                "priority": waiting.priority,
             }
             for waiting in self._waiting
         ]

@@ -1,25 +1,28 @@
-"""The device's end of the relay: dials out when asked, and joins that with its own server.
-
-So a device behind a router, or one whose server listens on loopback only, is reached without an
-open port. Only the addresses named here can be reached, whatever a tracker asks.
-"""
+"""The device's end of the relay: dials out when told to, and joins that with its own server."""
 
 from __future__ import annotations
 
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tapml_rpc.tracker import socks
 from tapml_rpc.tracker.flow import Endpoint, Flow, Forwarder
+from tapml_rpc.tracker.records import LEG_PATH, reachable
 from tapml_rpc.tracker.switchboard import ROLES
+from tapml_rpc.tracker.websocket_endpoint import WebSocketEndpoint
+from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_targets.errors import InputError, TapmlError
+
+if TYPE_CHECKING:
+    from tapml_rpc.security.credentials import Credentials
 
 DIAL_SECONDS: Final = 4.0
 _STEP_SECONDS: Final = 0.5
@@ -139,3 +142,43 @@ def _endpoint(address: str) -> tuple[str, int]:
     except ValueError:
         pass
     raise InputError(f"expected the address of the device's own server, got {address!r}")
+
+
+def websocket_way(
+    tracker: str, credentials: Credentials | None, server: str, certificate: str
+) -> Way:
+    """The way between a tracker's WebSocket door and the device's own server.
+
+    `credentials` say whom to trust at `tracker`; the relay's own secrets replace its token.
+    `server`, the address of the device's own server, takes a lease's token if it asks for one;
+    `certificate` is the fingerprint of its certificate, empty for none. Raises InputError if an
+    address is malformed.
+    """
+    from tapml_rpc.security.tls import client_context
+
+    outside_url = check_address(tracker) + LEG_PATH
+    inside_url = reachable(check_address(server), "127.0.0.1")
+    # Made once: reading the system's authorities takes a while.
+    outside_context = (
+        credentials.ssl_context() if credentials and tracker.startswith("wss://") else None
+    )
+    inside_context = client_context(fingerprint=certificate) if certificate else None
+
+    def go(call: Call) -> tuple[Endpoint, Endpoint]:
+        deadline = time.monotonic() + DIAL_SECONDS
+        inside = open_socket(
+            f"{inside_url}/{call.role}",
+            deadline=deadline,
+            token=call.token,
+            ssl_context=inside_context,
+        )
+        try:
+            outside = open_socket(
+                outside_url, deadline=deadline, token=call.stream, ssl_context=outside_context
+            )
+        except BaseException:
+            inside.close()
+            raise
+        return WebSocketEndpoint(outside, masked=False), WebSocketEndpoint(inside, masked=False)
+
+    return go

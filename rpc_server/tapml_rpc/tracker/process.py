@@ -10,23 +10,238 @@ import argparse
 import json
 import os
 import secrets
+import select
+import signal
 import socket
 import sys
-from collections.abc import Collection
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from selectors import EVENT_READ, DefaultSelector
+from types import FrameType
+from typing import Any, Final
 
+from tapml_rpc import wire
+from tapml_rpc.browser.page import how_to_open, page_url
+from tapml_rpc.browser.process import Browser, BrowserKeeper, find_browser
+from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
 from tapml_rpc.security.curve import ServerCurve
-from tapml_rpc.security.effects import check_effects
-from tapml_rpc.tracker.browser_keeper import BrowserKeeper
-from tapml_rpc.tracker.browser_process import Browser, find_browser
-from tapml_rpc.tracker.loop import TrackerLoop
+from tapml_rpc.tracker.entrance import Entrance
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
-from tapml_rpc.tracker.page_address import how_to_open, page_url
-from tapml_rpc.tracker.records import VERSION
-from tapml_rpc.tracker.stopping import StopRequest
-from tapml_rpc.websocket.listening import Listening, prepare
-from tapml_targets.errors import InputError, TapmlError
+from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, VERSION, Lease, Sender
+from tapml_rpc.tracker.registry import Registry
+from tapml_rpc.tracker.relay import RelayServer
+from tapml_rpc.tracker.websocket_door import KEY_PREFIX
+from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
+from tapml_rpc.waking import Waker
+from tapml_rpc.websocket.admission import Listening, prepare
+from tapml_targets.errors import InputError, SetupError, TapmlError
+
+
+class StopRequest:
+    """Signals and the end of the process `parent`, 0 for none."""
+
+    def __init__(self, parent: int) -> None:
+        self._asked = False
+        self._parent = parent
+        # The parent holds the other end of standard input open while it lives.
+        self.wake_fds = (0,) if parent else ()
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGINT, self._note)
+
+    def asked(self) -> bool:
+        """Whether to stop."""
+        if self._parent and not self._asked:
+            ended = bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
+            self._asked = ended or os.getppid() != self._parent
+        return self._asked
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+
+
+_POLL_SECONDS: Final = 0.1
+_PROBE_SECONDS: Final = 1.0
+_STOPPED_SECONDS: Final = 1.0
+
+
+class TrackerLoop:
+    """Serves devices and clients; `run` returns when the tracker should stop.
+
+    Without `curve` it serves loopback only. `websocket` says where to listen for WebSockets, None
+    for nowhere; `origins` are pages that may connect there, beside those of this machine. A peer
+    there that shows no sign of life for `silence_seconds` is gone. `address` and `relay_port` are
+    where devices and clients connect over ZeroMQ, and the relay's port; `entrance` is the WebSocket
+    one.
+    """
+
+    def __init__(
+        self,
+        bind: str,
+        relay_port: int,
+        curve: ServerCurve | None = None,
+        websocket: Listening | None = None,
+        origins: tuple[str, ...] = (),
+        silence_seconds: float = 10.0,
+    ) -> None:
+        host, port = check_bind(bind, secret=curve is not None, schemes=("tcp",))
+        self._selector = DefaultSelector()
+        self._dials: deque[tuple[str, str, str, int]] = deque()
+        self._waker = Waker()
+        local_door = websocket is not None and is_loopback(websocket.host)
+        self._registry = Registry(self, time.monotonic, local_door=local_door)
+        self.entrance: WebSocketEntrance | None = None
+        address = f"tcp://{bracketed(host)}:{port or '*'}"
+        # First: the other ports are found beside this one, which is the one people know.
+        try:
+            self._zmq = Entrance(self, self._selector, address, curve)
+        except OSError as error:
+            raise SetupError(
+                f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
+                "that, or give another address to --bind"
+            ) from None
+        try:
+            if websocket is not None:
+                self.entrance = WebSocketEntrance(
+                    websocket,
+                    origins,
+                    silence_seconds,
+                    self._waker.wake,
+                    lambda *call: self._ask_to_dial(call, 0),
+                )
+            self._relay = RelayServer(
+                host,
+                relay_port or _free_beside(port, 0 if websocket is None else websocket.port),
+                lambda *call: self._ask_to_dial(call, self._relay.port),
+            )
+        except BaseException:
+            if self.entrance is not None:
+                self.entrance.close()
+            self._zmq.close()
+            raise
+        self.address = self._zmq.address
+        self.relay_port = self._relay.port
+
+    def run(
+        self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
+    ) -> None:
+        """Serve until `stopping`.
+
+        `look` is called once a second with the registered devices' names.
+        """
+        for descriptor in (self._waker.fileno(), *stopping.wake_fds):
+            self._selector.register(descriptor, EVENT_READ)
+        looked = probed = told = time.monotonic()
+        try:
+            while not stopping.asked():
+                self._selector.select(0 if self._zmq.pending() else _POLL_SECONDS)
+                now = time.monotonic()
+                if now - looked > _STOPPED_SECONDS:
+                    self._registry.excuse(now - looked)
+                looked = now
+                self._zmq.serve()
+                self._waker.drain()
+                if self.entrance is not None:
+                    self.entrance.hand_over(self.take, self._registry.gone)
+                self._send_dials()
+                if now - probed > _PROBE_SECONDS:
+                    probed = now
+                    self.probe()
+                self._registry.tick()
+                if look is not None and now - told > _PROBE_SECONDS:
+                    told = now
+                    look(self._registry.devices.keys())
+        finally:
+            self._relay.close()
+            if self.entrance is not None:
+                self.entrance.close()
+            self._zmq.close()
+            self._selector.close()
+
+    def send(self, key: bytes, header: wire.Header) -> None:
+        """Send without waiting; a peer that is unreachable or reads nothing is dropped soon."""
+        if header.get("type") == "granted":
+            if header["address"] == RELAYED:
+                header = {**header, "relay_port": self.relay_port}
+            elif header["address"] == RELAYED_WEBSOCKET and self.entrance is not None:
+                header = {**header, **self.entrance.way}
+        packed = wire.pack(header)
+        if key[:1] != KEY_PREFIX:
+            self._zmq.send(key, packed)
+        elif self.entrance is not None:
+            self.entrance.send(key, packed)
+
+    def probe(self) -> None:
+        """Send a message on every connection that something depends on."""
+        for key in self._registry.peers():
+            self.send(key, {"type": "probe"})
+
+    def gone(self, key: bytes, why: str) -> None:
+        """A connection is gone; what depends on it ends."""
+        if self._registry.needs(key):
+            self._registry.gone(key, why)
+
+    def show(self, error: Exception) -> None:
+        """Report an internal fault."""
+        # An internal fault must cost only the one message, and must be seen.
+        traceback.print_exception(error, file=sys.stderr)
+
+    def open_relay(self, lease: Lease) -> None:
+        """Let the lease's holder through to its device, if it needs that."""
+        if lease.address == RELAYED:
+            self._relay.allow(lease.id, lease.token)
+        elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
+            self.entrance.allow(lease.id, lease.token)
+
+    def close_relay(self, lease: Lease) -> None:
+        """Cut the connections of the lease's holder."""
+        if lease.address == RELAYED:
+            self._relay.cut(lease.id, lease.token)
+        elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
+            self.entrance.cut(lease.id, lease.token)
+
+    def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
+        """Take a message; False if it was refused."""
+        number = None
+        try:
+            header = read()
+            number = header.get("request")
+            self._registry.receive(sender, header)
+        except Exception as error:
+            if not isinstance(error, TapmlError):
+                self.show(error)
+            reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
+            if type(number) is int and 0 <= number <= wire.MAX_INTEGER:
+                reply["request"] = number
+            self.send(sender.key, reply)
+            return False
+        return True
+
+    def _ask_to_dial(self, call: tuple[str, str, str], port: int) -> None:
+        """Called by a relay on its own thread; port 0 means the address the device connected to."""
+        self._dials.append((*call, port))
+        self._waker.wake()
+
+    def _send_dials(self) -> None:
+        while self._dials:
+            lease_id, stream, role, port = self._dials.popleft()
+            key = self._registry.leases.device_key(lease_id)
+            if key is not None:
+                dial = {"type": "dial", "lease": lease_id, "stream": stream, "role": role}
+                self.send(key, {**dial, **({"relay_port": port} if port else {})})
+
+
+def _free_beside(port: int, taken: int) -> int:
+    """A relay's port beside the address's, other than the WebSocket's `taken`.
+
+    0 for any free one.
+    """
+    if not port:
+        return 0
+    return port + 1 if port + 1 != taken else port + 2
 
 
 def run_tracker(options: TrackerOptions) -> int:

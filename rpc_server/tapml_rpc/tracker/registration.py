@@ -153,7 +153,7 @@ class Registration:
         self._stop = threading.Event()
         outbound = None
         if relayed and over_websocket:
-            from tapml_rpc.tracker.websocket_way import websocket_way
+            from tapml_rpc.tracker.outbound import websocket_way
 
             self._card["address"] = RELAYED_WEBSOCKET
             outbound = Outbound(websocket_way(tracker, credentials, address, certificate))

@@ -10,18 +10,17 @@ from tapml_rpc.tracker.leases import Leases
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
     MAX_DEVICES,
-    MAX_PRIORITY,
     VERSION,
     WEBSOCKET,
     Clock,
     Device,
     Outlet,
+    Requirements,
     Sender,
     Waiting,
     is_device_name,
     printable,
 )
-from tapml_rpc.tracker.requirements import Requirements
 from tapml_targets.description import fingerprint, from_plain, to_plain
 from tapml_targets.errors import InputError, ProtocolError, SetupError
 
@@ -182,18 +181,15 @@ class Registry:
 
     def _request(self, sender: Sender, header: wire.Header) -> None:
         registration_fields.check_version(header)
-        exclusive, priority = header.get("exclusive", True), header.get("priority", 0)
+        exclusive = header.get("exclusive", True)
         if type(exclusive) is not bool:
             raise ProtocolError("exclusive must be true or false")
-        if type(priority) is not int or abs(priority) > MAX_PRIORITY:
-            raise InputError(f"a priority is a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
         self.leases.request(
             Waiting(
                 sender=sender,
                 number=wire.integer(header.get("request"), "request"),
                 wanted=Requirements.from_wire(header.get("wanted")),
                 exclusive=exclusive,
-                priority=priority,
                 label=printable(wire.text(header.get("label"), "label", _LABEL_CHARACTERS)),
                 bindings=registration_fields.bindings(header.get("bindings", [sender.binding])),
                 reaches_door=sender.binding == WEBSOCKET or not self._local_door,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.connection import EndedError
 from tapml_rpc.tracker.connection import ANSWER_SECONDS, no_answer
 from tapml_rpc.tracker.records import TRACKER_PATH
+from tapml_rpc.transport import EndedError
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_rpc.websocket.stream import Stream

@@ -2,23 +2,101 @@
 
 from __future__ import annotations
 
+import select
 import ssl
 import time
 from functools import partial
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.connection import EndedError
-from tapml_rpc.link import Link
-from tapml_rpc.loss import Held, held, token_of
-from tapml_rpc.unanswered import Unanswered
+from tapml_rpc.link import Held, Link, held, token_of
+from tapml_rpc.transport import Check, EndedError, Unanswered
+from tapml_rpc.watch import POLL_MILLISECONDS, SILENCE_SECONDS, Describe, Watch
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.data import WebSocketData
 from tapml_rpc.websocket.handshake import check_address, data_address, open_socket
 from tapml_rpc.websocket.stream import Stream
-from tapml_rpc.websocket.watch import WebSocketWatch
 from tapml_rpc.welcome import Welcome, hello
 from tapml_targets.errors import SetupError, TapmlError
+
+
+class WebSocketData:
+    """A :class:`tapml_rpc.transport.DataConnection` over a stream of WebSocket messages."""
+
+    memory_is_reused = True
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._half_split = False
+
+    @property
+    def torn(self) -> bool:
+        """Whether an exception may have left a frame half sent or half counted."""
+        return self._half_split or self._stream.torn
+
+    def send(
+        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
+    ) -> None:
+        """Send a message. The chunk may change as soon as this returns."""
+        self._stream.send(frames.head(packed, len(chunk)), chunk, check)
+
+    def receive(self, wait_milliseconds: int) -> tuple[memoryview, memoryview] | None:
+        """The next message's header and chunk; None if it is not complete in time."""
+        message = self._stream.receive(wait_milliseconds)
+        if message is None:
+            return None
+        self._half_split = True
+        parts = frames.split(message)
+        self._half_split = False
+        return parts
+
+    def close(self, packed: bytes) -> None:
+        """Close: here the control connection says goodbye."""
+        self._stream.close()
+
+    def abort(self) -> None:
+        """Close without a goodbye."""
+        self._stream.abort()
+
+
+class WebSocketWatch(Watch):
+    """The :class:`tapml_rpc.watch.Watch` over a WebSocket connection, which it owns."""
+
+    def __init__(self, control: Stream, token: bytes, describe: Describe) -> None:
+        super().__init__(token, describe)
+        self._control = control
+        self._poller = select.poll()
+        self._poller.register(control.fileno(), select.POLLIN)
+        self._poller.register(self._waker.fileno(), select.POLLIN)
+        self.begin()
+
+    def _run(self) -> None:
+        super()._run()
+        self._control.close()
+
+    def _look(self) -> bool:
+        # First what TLS may hold already, which no poll shows.
+        heard = self._hear_all()
+        self._poller.poll(POLL_MILLISECONDS)
+        self._waker.drain()
+        return heard
+
+    def _send(self, header: wire.Header) -> None:
+        deadline = time.monotonic() + SILENCE_SECONDS
+
+        def check() -> None:
+            if self._stop.is_set() or time.monotonic() > deadline:
+                raise EndedError("it takes no messages any more")
+
+        packed = wire.pack({**header, "session": self._token})
+        self._control.send(frames.head(packed, 0), check=check)
+
+    def _hear_all(self) -> bool:
+        heard = False
+        while (message := self._control.receive(0)) is not None:
+            heard = True
+            self._hear(frames.split(message)[0])
+        return heard
+
 
 _POLL_MILLISECONDS: Final = 50
 

@@ -1,8 +1,4 @@
-"""Messages to one client's connection: bounded, in order, sent without waiting.
-
-Small messages leave at once. Large ones are sent by a task, one frame each, from their own memory:
-the package would copy them to prepend a frame's head. A client that takes nothing is disconnected.
-"""
+"""One client's two connections, as its session and the front see them."""
 
 from __future__ import annotations
 
@@ -13,11 +9,57 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from websockets.asyncio.server import ServerConnection, broadcast
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import OPEN
+
+from tapml_rpc.scattered import Chunk, Scattered
+from tapml_rpc.websocket import frames
+
+if TYPE_CHECKING:
+    from tapml_rpc.supervisor.relay import Relay
+
+_SHOWN_CHARACTERS: Final = 100
+# Smaller fragments are joined: a peer decides how many of them there are.
+_SMALL_BYTES: Final = 4 << 10
+
+
+class Inbox:
+    """Receives from one connection, whose messages are bounded by ``MAX_MESSAGE_BYTES``.
+
+    Large messages come in fragments, which are left in place: the payload is copied from there
+    once, perhaps after other messages have come.
+    """
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+
+    async def next(self) -> Chunk | str:
+        """The next message. Text is returned unchanged, at least its beginning.
+
+        Raises ``websockets.exceptions.ConnectionClosed`` if the connection has ended.
+        """
+        text: str | None = None
+        pieces: list[memoryview] = []
+        small = bytearray()
+        async for piece in self._connection.recv_streaming():
+            if isinstance(piece, str):
+                text = piece[:_SHOWN_CHARACTERS] if text is None else text
+            elif len(piece) < _SMALL_BYTES:
+                small += piece
+            else:
+                if small:
+                    pieces.append(memoryview(small))
+                    small = bytearray()
+                pieces.append(memoryview(piece))
+        if text is not None:
+            return text
+        if small or not pieces:
+            pieces.append(memoryview(small))
+        return pieces[0] if len(pieces) == 1 else Scattered(pieces)
+
 
 WRITE_LIMIT: Final = 0
 # asyncio's TLS counts a limit of 0 as reached while nothing waits, at every second look, and a
@@ -161,3 +203,38 @@ def _frame_head(nbytes: int) -> bytes:
 def _call(sent: Callable[[], None] | None) -> None:
     if sent is not None:
         sent()
+
+
+class ClientChannel:
+    """The :class:`tapml_rpc.supervisor.relayed.Channel` of a client.
+
+    `data` is None until the client has opened it. `fileno` is the relay's, as the loop watches it.
+    `closing` is set once dropped: the task that closes its connections.
+    """
+
+    relay: Relay
+
+    def __init__(self, control: Outbox) -> None:
+        self.control = control
+        self.data: Outbox | None = None
+        self.fileno = -1
+        self.closing: list[asyncio.Task[None]] = []
+
+    def send_control(self, packed: bytes) -> bool:
+        """Send a packed header on the control connection."""
+        return self.control.put(frames.head(packed, 0))
+
+    def send_data(
+        self, packed: bytes, parts: Parts, sent: Callable[[], None] | None = None
+    ) -> bool:
+        """Send a packed header and its chunk on the data connection."""
+        if self.data is None:
+            if sent is not None:
+                sent()
+            return False
+        return self.data.put(frames.head(packed, sum(map(len, parts))), parts, sent)
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the client has taken none of the bytes that wait for it."""
+        boxes = (self.control, self.data)
+        return max(box.stalled_seconds(now) for box in boxes if box is not None)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.connection import EndedError
+from tapml_rpc.transport import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 
@@ -36,9 +36,8 @@ class Incoming:
     """The receiving half of a connection, a non-blocking socket.
 
     `socket_type` is ours, ``b"ROUTER"`` or ``b"DEALER"``. `answer` sends the answer to a heartbeat.
-    `pending` says whether :meth:`next` has something to do even if nothing more comes. `routing_id`
-    is what the peer calls itself once it is `ready`; empty for nothing. A first frame longer than
-    `most_header_bytes` is read and not kept, as if it were empty.
+    `pending` says whether :meth:`next` has something to do even if nothing more comes. A first
+    frame longer than `most_header_bytes` is read and not kept, as if it were empty.
     """
 
     def __init__(
@@ -49,8 +48,6 @@ class Incoming:
         answer: Callable[[bytes], None],
     ) -> None:
         self.ready = self.pending = False
-        self.routing_id = b""
-        self.received_bytes = 0
         self.most_header_bytes = wire.MAX_CHUNK_BYTES
         self._socket = connection
         self._socket_type = socket_type
@@ -96,14 +93,17 @@ class Incoming:
         """Whether a message has begun and is incomplete."""
         return self._frames > 0
 
-    @property
-    def more(self) -> bool:
-        """Whether another frame of the message follows the one that has begun."""
-        return self._more
+    def begun(self, packed: bytes, chunk_bytes: int | None) -> bytes:
+        """All that has come since a message began, as it came, to be parsed elsewhere.
 
-    def unparsed(self) -> bytes:
-        """What has been received and not parsed."""
-        return bytes(self._ahead[self._start : self._end])
+        `packed` is its header; `chunk_bytes` the size of its chunk, of which nothing was parsed,
+        None if it has none.
+        """
+        received = framing.frame_head(len(packed), 0 if chunk_bytes is None else framing.MORE)
+        received += packed
+        if chunk_bytes is not None:
+            received += framing.frame_head(chunk_bytes, framing.MORE if self._more else 0)
+        return received + bytes(self._ahead[self._start : self._end])
 
     def resume(self, received: bytes) -> None:
         """Continue a connection whose handshake another process has done, after `received`."""
@@ -175,7 +175,7 @@ class Incoming:
             return False
         body = self._pop(size + nbytes)[size:]
         if not self.ready:
-            self.routing_id = framing.check_ready(body, self._socket_type)
+            framing.check_ready(body, self._socket_type)
             self.ready = True
             return True
         name, data = framing.parse_command(body)
@@ -228,5 +228,4 @@ class Incoming:
             raise EndedError(f"the connection dropped: {error}") from None
         if not count:
             raise EndedError("the connection dropped")
-        self.received_bytes += count
         return count

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from tapml_rpc.connection import Check, EndedError
+from tapml_rpc.transport import Check, EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming, Place
 from tapml_targets.errors import ProtocolError, SetupError
@@ -24,26 +24,29 @@ _BEAT: Final = framing.command(b"PONG")
 
 
 class Stream:
-    """Messages over a TCP connection: a :class:`tapml_rpc.connection.DataConnection`.
+    """Messages over a connection: a :class:`tapml_rpc.transport.DataConnection`.
 
     It owns the connected socket. The peer must finish its handshake by `deadline`, on the monotonic
-    clock, else SetupError is raised. Chunks go to the memory of `place`, a
-    :data:`tapml_rpc.zmtp.incoming.Place`.
+    clock, else SetupError is raised; None for a worker of our own, with which there is none. Chunks
+    go to the memory of `place`, a :data:`tapml_rpc.zmtp.incoming.Place`.
     """
 
     memory_is_reused = False
 
-    def __init__(self, connection: socket.socket, deadline: float, place: Place) -> None:
+    def __init__(self, connection: socket.socket, deadline: float | None, place: Place) -> None:
         # Two marks, because one thread may send a beat while another receives.
         self._half_sent = self._half_received = False
         self._socket = connection
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sending = threading.Lock()
         self._poll_in, self._poll_out = select.poll(), select.poll()
         self._poll_in.register(connection, select.POLLIN)
         self._poll_out.register(connection, select.POLLOUT)
         self._incoming = Incoming(connection, b"DEALER", place, self._answer)
+        if deadline is None:
+            self._incoming.resume(b"")
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._shake_hands(deadline)
         except (EndedError, ProtocolError) as error:

@@ -13,8 +13,8 @@ from tapml.compiler.link import link_entries
 from tapml.execute.executor import Executor
 from tapml.execute.generate import GeneratedToken, Runner, greedy
 from tapml.execute.plan_runner import PlanRunner
-from tapml_rpc.client import Session, connect
-from tapml_rpc.local import LocalServer, open_local
+from tapml_rpc.client import Session
+from tapml_rpc.local import open_local, start_local
 from tapml_targets.errors import DeviceLostError, InputError
 from tapml_targets.library import Library
 from tapml_targets.target import Target
@@ -181,18 +181,16 @@ def test_another_session_takes_over_after_the_first_is_lost(
     llama: SmallLlama, libraries: dict[str, Library]
 ) -> None:
     expected = generate(llama, llama.executor())
-    server = LocalServer("opencl")
-    lost = connect(server.address, lease=server.lease)
+    worker = start_local("opencl")
+    lost = worker.open()
     executor = llama.executor(lost)
     for name, library in libraries.items():
         executor.place(name, library)
     executor.run("prefill", llama.model.prepare_prefill(PROMPTS[0]))
-    server.process.kill()
-    server.process.wait()
+    worker.process.kill()
     with pytest.raises(DeviceLostError):
         executor.run("decode", llama.model.prepare_decode(9, len(PROMPTS[0])))
     lost.close()
-    server.close()
     with open_local("opencl") as session:
         executor.attach(session)
         assert_same(generate(llama, executor), expected)

@@ -132,7 +132,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_the_session_goes_on(
     arguments = finished.arguments(session)
     with started(*arguments, cache=finished.cache, **{MARK: mark}) as process:
         read_until(process, "[3/")
-        servers = marked(mark, "tapml_rpc.server")
+        servers = marked(mark, "tapml_rpc.supervisor.worker")
         assert servers
         for server in servers:
             os.kill(server, signal.SIGKILL)

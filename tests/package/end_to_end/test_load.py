@@ -23,7 +23,7 @@ from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, README, WEIGHTS
 from tapml.package.runnable import difference_from
 from tapml.package.sample import Sample
 from tapml.package.target_model import TargetModel
-from tapml_rpc.batch import Batch
+from tapml_rpc.session import Batch
 from tapml_targets import library_format
 from tapml_targets.errors import InputError, LimitExceededError, NoSuchDeviceError
 from tests.package.packages import Packages, add_tokenizer, exchange, manifest_of, put

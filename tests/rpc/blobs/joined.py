@@ -6,12 +6,12 @@ import socket
 from typing import Any
 
 from tapml_rpc import wire
-from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.blobs.messages import Answer, BlobRequests
 from tapml_rpc.blobs.store import BlobStore
+from tapml_rpc.device.interpreter import Interpreter
+from tapml_rpc.device.libraries import AttachedBlobs
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.in_process import InProcessTransport
-from tapml_rpc.interpreter import Interpreter
 from tapml_rpc.session import Session
 from tapml_rpc.transport import Ticket
 from tapml_targets.driver import DeviceDescription

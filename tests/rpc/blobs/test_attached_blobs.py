@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from tapml_rpc.attached_blobs import AttachedBlobs
 from tapml_rpc.blobs.memory import BlobMemory
+from tapml_rpc.device.libraries import AttachedBlobs
 from tapml_targets.errors import InputError, ProtocolError
 from tests.rpc.blobs.contents import content
 

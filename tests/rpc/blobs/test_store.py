@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.blobs.arrival import Arrival
+from tapml_rpc.blobs.index import Arrival
 from tapml_rpc.blobs.memory import PAGE_BYTES, BlobMemory
 from tapml_rpc.blobs.store import BlobStore
 from tapml_targets.errors import InputError, ProtocolError

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tapml_rpc.blobs.arrival import Arrival
+from tapml_rpc.blobs.index import Arrival
 from tapml_rpc.blobs.memory import PAGE_BYTES
 from tapml_rpc.blobs.store import BlobStore
 from tapml_targets.errors import InputError

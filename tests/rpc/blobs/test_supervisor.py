@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.blob_upload import BlobWrite
 from tapml_rpc.client import Session, connect
 from tapml_rpc.transport import BlobTransport, Ticket
+from tapml_rpc.uploads import BlobWrite
 from tapml_targets.errors import DeviceLostError
 from tests.conftest import RequireDevice
 from tests.rpc.blobs.contents import content, digest_of
@@ -29,7 +29,7 @@ WEIGHTS = [content(seed, 3 * MEBIBYTE + seed) for seed in range(4)]
 def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
     listening = ("--websocket", "ws://127.0.0.1:0")
-    with ServerProcess(*listening, module="tapml_rpc.supervisor.serve") as process:
+    with ServerProcess(*listening) as process:
         yield process
 
 

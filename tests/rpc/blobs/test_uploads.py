@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tapml_rpc.blob_upload import SMALL_BYTES, BlobWrite
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
+from tapml_rpc.uploads import SMALL_BYTES, BlobWrite
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError, ProtocolError
 from tapml_targets.library_format import library_hash, pack
@@ -176,7 +176,7 @@ def test_a_digest_that_is_known_is_not_computed(
     with session:
         buffer = session.allocate(MEBIBYTE)
         assert session.write_blob(buffer, data, digest=digest) == MEBIBYTE
-        monkeypatch.setattr("tapml_rpc.blob_upload.hashlib", None)
+        monkeypatch.setattr("tapml_rpc.uploads.hashlib", None)
         assert session.write_blob(buffer, data, digest=digest) == 0
         assert bytes(session.read(buffer)) == data
 

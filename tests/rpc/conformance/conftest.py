@@ -24,10 +24,9 @@ class Connect(Protocol):
 @pytest.fixture(scope="package")
 def served(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
-    serve = "tapml_rpc.supervisor.serve"
     # Long enough for a client that says nothing while others are tested.
     options = ("--websocket", "ws://127.0.0.1:0", "--silence", "600")
-    with ServerProcess(*options, module=serve) as process:
+    with ServerProcess(*options) as process:
         yield process
 
 
@@ -40,39 +39,13 @@ def served_with_keys(
     device, client = make_pair("device"), make_pair("client")
     admit(folder / "clients", client.name, client.public)
     words = ["--key", str(write_pair(device, folder)), "--clients", str(folder / "clients")]
-    with ServerProcess(*words, "--silence", "600", module="tapml_rpc.supervisor.serve") as process:
+    with ServerProcess(*words, "--silence", "600") as process:
         yield process, (client.public, client.secret, process.line["server_key"])
 
 
-@pytest.fixture(scope="package")
-def private(require_device: RequireDevice) -> Iterator[ServerProcess]:
-    require_device("opencl")
-    with ServerProcess("--silence", "600") as process:
-        yield process
-
-
-SUPERVISED = ("zmq", "curve", "websocket")
-"""The bindings of a supervisor, which has a process for each session and keeps blobs."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests marked `supervised` from the private server, which has not what they ask for."""
-    items[:] = [
-        item
-        for item in items
-        if item.get_closest_marker("supervised") is None
-        or getattr(item, "callspec", None) is None
-        or item.callspec.params.get("binding") != "private"  # type: ignore[attr-defined]
-    ]
-
-
-@pytest.fixture(scope="package", params=[*SUPERVISED, "private"])
+@pytest.fixture(scope="package", params=["zmq", "curve", "websocket"])
 def binding(request: pytest.FixtureRequest) -> str:
-    """How a server is reached, and which.
-
-    ZeroMQ on sockets of ours; with keys, on libzmq's; WebSocket; and the private server of one
-    process, which has no worker processes and keeps no blobs, on libzmq's sockets without keys.
-    """
+    """How a server is reached: ZeroMQ on sockets of ours; with keys, on libzmq's; WebSocket."""
     name: str = request.param
     return name
 
@@ -82,8 +55,6 @@ def connect(request: pytest.FixtureRequest, binding: str) -> Connect:
     if binding == "curve":
         with_keys, keys = request.getfixturevalue("served_with_keys")
         return partial(Client, with_keys.line, "zmq", keys=keys)
-    if binding == "private":
-        return partial(Client, request.getfixturevalue("private").line, "zmq")
     return partial(Client, request.getfixturevalue("served").line, binding)
 
 

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from tests.rpc.conformance.clients import Client, EndError
-from tests.rpc.conformance.conftest import SUPERVISED, Connect
+from tests.rpc.conformance.conftest import Connect
 from tests.rpc.test_golden import FORM_ALONE
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "messages.json").read_text("utf-8"))
@@ -50,11 +50,10 @@ def refusal(client: Client, said: str, kind: str = "ProtocolError", **fields: An
 # Hello
 
 
-def test_a_welcome_states_all_that_is_granted(binding: str, shared: Client) -> None:
+def test_a_welcome_states_all_that_is_granted(shared: Client) -> None:
     welcome = shared.welcome
     assert welcome["type"] == "welcome" and welcome["version"] == 1
-    assert {"batch", "credit", "recorded-calls", "programs"} <= set(welcome["features"])
-    assert ("blobs" in welcome["features"]) == (binding in SUPERVISED)
+    assert {"batch", "credit", "recorded-calls", "programs", "blobs"} <= set(welcome["features"])
     assert welcome["bounds"].keys() >= BOUNDS
     assert all(type(bound) is int and bound > 0 for bound in welcome["bounds"].values())
     assert (len(welcome["session"]), len(welcome["epoch"])) == (16, 8)

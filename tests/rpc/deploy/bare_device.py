@@ -18,12 +18,12 @@ FORBIDDEN: Final = frozenset(("numpy", "pyopencl", "zmq"))
 # What a device that speaks WebSocket has to import, whatever its driver is.
 NEEDED: Final = (
     "tapml_rpc.blobs.store",
-    "tapml_rpc.commands",
+    "tapml_rpc.device.commands",
     "tapml_rpc.failures",
-    "tapml_rpc.interpreter",
-    "tapml_rpc.libraries",
+    "tapml_rpc.device.interpreter",
+    "tapml_rpc.device.libraries",
     "tapml_rpc.options",
-    "tapml_rpc.piece_memory",
+    "tapml_rpc.device.piece_memory",
     "tapml_rpc.session",
     "tapml_rpc.supervisor.hub",
     "tapml_rpc.supervisor.relay",
@@ -62,10 +62,10 @@ def from_json(value: Any) -> Any:
 def run_batch(golden: dict[str, Any], name: str) -> tuple[Any, bytes, int]:
     """Header and chunk that a golden batch is answered with; and the buffers held at the end."""
     from tapml_rpc import wire
-    from tapml_rpc.bounds import Bounds
-    from tapml_rpc.interpreter import Interpreter
-    from tapml_rpc.libraries import LibraryStore
-    from tapml_rpc.server_session import Message, ServerSession
+    from tapml_rpc.device.interpreter import Interpreter
+    from tapml_rpc.device.libraries import LibraryStore
+    from tapml_rpc.device.session_state import Message, ServerSession
+    from tapml_rpc.welcome import Bounds
     from tests.rpc.deploy.memory_driver import MemoryDriver
 
     message = next(each for each in golden["messages"] if each["name"] == name)

@@ -13,9 +13,9 @@ from pathlib import Path
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
-from tapml_rpc.router import bind_router
 from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
+from tapml_rpc.supervisor.router import bind_router
+from tapml_rpc.welcome import Bounds
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.limits import Limits

@@ -17,7 +17,6 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.link import Link
-from tapml_rpc.pending import Pending
 from tapml_rpc.security.allow_list import AllowList, admit
 from tapml_rpc.security.curve import (
     Authenticator,
@@ -27,13 +26,12 @@ from tapml_rpc.security.curve import (
     apply_server,
     client_identity,
 )
-from tapml_rpc.security.greeting import greeted_mechanism
-from tapml_rpc.security.handshake import HandshakeWatch
+from tapml_rpc.security.handshake import HandshakeWatch, greeted_mechanism
 from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
+from tapml_rpc.transport import Pending
 from tapml_rpc.welcome import hello
-from tapml_rpc.zeromq.dealer import connect_dealer
-from tapml_rpc.zeromq.opening import greet, open_zeromq
+from tapml_rpc.zeromq.opening import connect_dealer, greet, open_zeromq
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.security import curve_server
 
@@ -250,7 +248,6 @@ def test_a_connection_given_up_before_the_hello_is_said_as_well() -> None:
                     address,
                     wire.pack(hello(None, "")),
                     timeout=30,
-                    exit_report=None,
                 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tapml_rpc.security.effects import check_effects
+from tapml_rpc.security.bind import check_effects
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.tracker.options import TrackerOptions
 from tapml_targets.errors import InputError

@@ -46,7 +46,7 @@ class Served:
         words += ["--websocket", "wss://0.0.0.0:0"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TAPML_CONFIG_DIR", str(folder))
-            self.process = ServerProcess(*words, module="tapml_rpc.supervisor.serve")
+            self.process = ServerProcess(*words)
         self.line = self.process.line
         self.address = self.line["address"].replace("0.0.0.0", "127.0.0.1")
         self.websocket = self.line["websocket"].replace("0.0.0.0", "127.0.0.1")

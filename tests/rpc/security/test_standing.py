@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tapml_rpc.security.allow_list import AllowList, admit
-from tapml_rpc.security.failure_limit import FailureLimit
 from tapml_rpc.security.keys import make_pair
-from tapml_rpc.security.standing import LOOPBACK_IDENTITY, Judge, Standing, listed_key
+from tapml_rpc.security.standing import LOOPBACK_IDENTITY, FailureLimit, Judge, Standing, listed_key
 from tapml_rpc.security.token import TokenBook, add_token
 from tapml_targets.errors import SetupError
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml_rpc.security.failure_limit import FailureLimit
 from tapml_rpc.security.private_files import folder_lock
+from tapml_rpc.security.standing import FailureLimit
 from tapml_rpc.security.token import (
     TokenBook,
     TokenRefusedError,

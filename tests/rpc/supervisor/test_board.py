@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tapml_rpc import wire
-from tapml_rpc.supervisor.board import Board, make_board
-from tapml_rpc.supervisor.last_commands import JOURNAL_BYTES, LastCommands
+from tapml_rpc.supervisor.board import JOURNAL_BYTES, Board, LastCommands, make_board
 
 
 def test_a_session_that_has_ended_holds_and_runs_nothing() -> None:

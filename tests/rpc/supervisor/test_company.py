@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tapml_rpc.client import connect
-from tapml_rpc.supervisor.company import Company
+from tapml_rpc.supervisor.relay import Company
 from tests.conftest import RequireDevice
 from tests.rpc.libraries import ADD_ONE, BUSY, launch_often
 from tests.rpc.peers import ServerProcess
@@ -19,7 +19,7 @@ ONE, OTHER = b"one", b"other"
 @pytest.fixture(scope="module")
 def supervisor(require_device: RequireDevice) -> Iterator[ServerProcess]:
     require_device("opencl")
-    with ServerProcess(module="tapml_rpc.supervisor.serve") as process:
+    with ServerProcess() as process:
         yield process
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.supervisor.deadline import Deadline
+from tapml_rpc.supervisor.relay import Deadline
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_targets.ranking import find_device
 

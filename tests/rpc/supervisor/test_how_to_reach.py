@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tapml_rpc.options import byte_count
-from tapml_rpc.supervisor.how_to_reach import how_to_reach
 from tapml_rpc.supervisor.options import MOST_BLOB_BYTES, add_arguments, options_from
-from tapml_rpc.supervisor.serve import serve
+from tapml_rpc.supervisor.serve import how_to_reach, serve
 from tapml_targets.errors import InputError
 
 LINE: dict[str, Any] = {

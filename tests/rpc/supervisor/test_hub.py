@@ -17,9 +17,8 @@ from tapml_rpc.security.keys import make_pair
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.worker_process import WorkerProcess
-from tapml_rpc.tracker.lease_guard import LeaseGuard
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.websocket.admission import OneToken
+from tapml_rpc.websocket.admission import LeaseGuard, OneToken
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError
 from tapml_targets.limits import Limits

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml_rpc.scattered import Scattered
-from tapml_rpc.supervisor.ring import Ring, make_memory
+from tapml_rpc.supervisor.pipe import Ring, make_memory
 from tapml_targets.errors import ProtocolError
 
 NBYTES = 4096

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tapml_rpc.supervisor.silence import Silence
+from tapml_rpc.supervisor.relay import Silence
 
 
 def test_a_silence_is_over_once_it_is_longer_than_is_borne() -> None:

@@ -15,15 +15,14 @@ import numpy as np
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.bounds import Bounds
 from tapml_rpc.client import Session
-from tapml_rpc.interpreter import ClientGoneError
+from tapml_rpc.device.interpreter import ClientGoneError
 from tapml_rpc.link import Link
-from tapml_rpc.pending import PendingRead
 from tapml_rpc.supervisor.board import Board, make_board
 from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.socket_channel import SocketChannel
-from tapml_rpc.transport import Ticket
+from tapml_rpc.transport import PendingRead, Ticket
+from tapml_rpc.welcome import Bounds
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import DeviceRestartedError
 from tests.rpc.faults.ground import (

@@ -53,6 +53,9 @@ BOUNDS = {
     "held_library_bytes": 1 << 20,
     "sessions": 1,
     "streams": 1,
+    "programs": 1,
+    "program_commands": 1,
+    "program_bytes": 1024,
 }
 
 

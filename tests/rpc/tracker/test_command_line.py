@@ -77,7 +77,7 @@ def test_servers_are_asked_by_their_addresses_with_how_busy_they_are(
     require_device("opencl")
     monkeypatch.setenv("COLUMNS", "200")
     websocket = ("--websocket", "ws://127.0.0.1:0")
-    with ServerProcess(*websocket, module="tapml_rpc.supervisor.serve") as server:
+    with ServerProcess(*websocket) as server:
         asked = (server.address, server.line["websocket"])
         with connect(server.address) as session:
             held = session.allocate(5 << 20)

@@ -13,7 +13,7 @@ from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker import Registration, list_devices, request_device, tracker_credentials
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.tracker.spec import device_credentials
+from tapml_rpc.tracker.request import device_credentials
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.announced import AnnouncedProcess
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered

@@ -127,15 +127,6 @@ def test_requests_are_met_in_their_order_and_told_as_they_move_up(office: Office
     assert office.last("dan")["devices"] == [["pixel", "cyd"]]
 
 
-def test_a_higher_priority_comes_first(office: Office) -> None:
-    office.register("pixel")
-    office.request("ada")
-    office.request("bob")
-    office.request("cyd", priority=5)
-    office.release("ada")
-    assert (office.granted("bob"), office.granted("cyd")) == ("", "pixel")
-
-
 def test_a_position_counts_those_alone_who_want_the_same_devices(office: Office) -> None:
     office.register("pixel")
     office.register("board", made_up_device("webgpu"))

@@ -12,10 +12,10 @@ from tapml_rpc.tracker import (
     is_tracker_spec,
     request_device,
     resolve,
-    spec,
     tracker_address,
 )
-from tapml_rpc.tracker.spec import parse_spec
+from tapml_rpc.tracker import request as asking
+from tapml_rpc.tracker.request import parse_spec
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 
@@ -91,7 +91,7 @@ def test_a_spec_is_resolved_to_a_lease(shared_tracker: TrackerProcess) -> None:
 def test_a_device_that_nobody_has_is_not_waited_for_for_ever(
     shared_tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec, "ABSENT_SECONDS", 0.3)
+    monkeypatch.setattr(asking, "ABSENT_SECONDS", 0.3)
     with registered(shared_tracker.address, "pixel"):
         with pytest.raises(NoSuchDeviceError, match=r"a device named pixle for 0\.3 s.*are pixel"):
             resolve("tracker:pixle", shared_tracker.address)
@@ -114,7 +114,7 @@ def test_who_holds_a_device_does_not_wait_for_itself(shared_tracker: TrackerProc
 def test_one_that_is_held_is_waited_for_as_long_as_asked(
     shared_tracker: TrackerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec, "ABSENT_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "ABSENT_SECONDS", 0.0)
     held: list[Lease] = []
 
     def free_it(place: QueuePlace) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from tapml_rpc.tracker.records import MAX_MESSAGE_BYTES
 from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
+from tapml_rpc.websocket.admission import Listening
 from tapml_rpc.websocket.handshake import open_socket
-from tapml_rpc.websocket.listening import Listening
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
 
 TOO_MUCH = "it sends more than the tracker can read"

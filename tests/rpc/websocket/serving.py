@@ -10,7 +10,7 @@ import ssl
 import threading
 from pathlib import Path
 
-from tapml_rpc.local import prepared_environment
+from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_rpc.websocket.front import STALL_SECONDS, serve_websocket

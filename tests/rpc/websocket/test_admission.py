@@ -13,7 +13,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from tapml_rpc.security.failure_limit import FAILURES
+from tapml_rpc.security.standing import FAILURES
 from tapml_rpc.security.token import TokenBook
 from tapml_rpc.websocket.front import WebSocketFront, serve_websocket
 from tapml_rpc.websocket.opening import open_websocket

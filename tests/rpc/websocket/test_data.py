@@ -8,7 +8,7 @@ import pytest
 
 from tapml_rpc import wire
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.data import WebSocketData
+from tapml_rpc.websocket.opening import WebSocketData
 from tapml_rpc.websocket.stream import Stream
 from tapml_targets.errors import ProtocolError
 

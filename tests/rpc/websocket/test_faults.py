@@ -16,8 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from tapml_rpc.link import Link
 from tapml_rpc.session import Session
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.data import WebSocketData
-from tapml_rpc.websocket.opening import open_websocket
+from tapml_rpc.websocket.opening import WebSocketData, open_websocket
 from tapml_targets.errors import DeviceLostError, InputError
 from tests.conftest import RequireDevice
 from tests.rpc.websocket.peers import WebSocketPeer, open_connection, receive

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from websockets.frames import Close, Frame, Opcode
 
-from tapml_rpc.connection import EndedError
+from tapml_rpc.transport import EndedError
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
-from tapml_rpc.websocket.incoming import Incoming
+from tapml_rpc.websocket.stream import Incoming
 from tapml_targets.errors import ProtocolError
 
 

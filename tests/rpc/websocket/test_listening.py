@@ -2,7 +2,7 @@
 
 import pytest
 
-from tapml_rpc.websocket.listening import prepare
+from tapml_rpc.websocket.admission import prepare
 from tapml_targets.errors import InputError
 
 

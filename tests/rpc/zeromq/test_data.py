@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import zmq
 
-from tapml_rpc.zeromq.data import DealerData
+from tapml_rpc.zeromq.opening import DealerData
 from tapml_targets.errors import DeviceLostError
 
 

@@ -15,11 +15,10 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tapml_rpc.connection import EndedError
+from tapml_rpc.transport import EndedError
 from tapml_rpc.wire import MAX_CHUNK_BYTES
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import AHEAD_BYTES, Incoming
-from tapml_rpc.zmtp.peer import MOST_UNSENT_BYTES, Peer
 from tapml_rpc.zmtp.stream import Stream
 from tapml_targets.errors import ProtocolError, SetupError
 
@@ -39,15 +38,25 @@ def until(take: Callable[[], Any]) -> Any:
     return message
 
 
+class Peer:
+    """The receiving end of an accepted connection, which has greeted."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.next = Incoming(connection, b"ROUTER", fresh, connection.sendall).next
+        connection.sendall(framing.GREETING + framing.ready(b"ROUTER"))
+
+
 @contextmanager
 def accepted() -> Iterator[tuple[Peer, socket.socket]]:
     """A peer of ours, and the plain socket of whoever connected."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         other = socket.create_connection(listener.getsockname())
-        peer = Peer(listener.accept()[0], time.monotonic(), fresh)
+        peer = Peer(listener.accept()[0])
     with other:
         yield peer, other
-    peer.release()
+    peer.connection.close()
 
 
 @pytest.fixture(scope="module")
@@ -65,38 +74,18 @@ def test_a_dealer_of_libzmq_and_our_peer_exchange_messages(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dealer = context.socket(zmq.DEALER)
         dealer.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
-        peer = Peer(listener.accept()[0], time.monotonic(), fresh)
+        peer = Peer(listener.accept()[0])
     with dealer:
         dealer.send_multipart([b"header", chunk])
         packed, received, frames = until(peer.next)
         assert (packed, bytes(received), frames) == (b"header", chunk, 2)
         dealer.send(b"h" * 100_000)
         assert until(peer.next) == (b"h" * 100_000, b"", 1)
-        answer = bytes(nbytes % 7) + chunk[:300_000]
-        assert peer.send(answer)
-        parts = None
-        while parts is None:
-            peer.flush()
-            if dealer.poll(10):
-                parts = dealer.recv_multipart()
-        assert parts == [answer] and not peer.unsent_bytes
-    peer.release()
-
-
-def test_a_dealer_of_libzmq_gives_a_sign_of_life_when_asked_and_the_name_that_it_has(
-    context: zmq.Context[zmq.Socket[bytes]],
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, context.socket(zmq.DEALER) as dealer:
-        dealer.setsockopt(zmq.ROUTING_ID, b"somebody")
-        dealer.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
-        peer = Peer(listener.accept()[0], time.monotonic(), fresh)
-        assert not peer.ping()
-        until(lambda: peer.next() or peer.ready or None)
-        assert peer.routing_id == b"somebody"
-        heard = peer.received_bytes
-        assert peer.ping()
-        until(lambda: peer.next() or peer.received_bytes > heard or None)
-        peer.release()
+        answer = bytes(nbytes % 7) + chunk[:10_000]
+        peer.connection.sendall(framing.frame_head(len(answer)) + answer)
+        assert dealer.poll(int(1000 * PATIENCE))
+        assert dealer.recv_multipart() == [answer]
+    peer.connection.close()
 
 
 def test_a_router_of_libzmq_and_our_stream_exchange_messages(
@@ -220,25 +209,6 @@ def test_a_chunk_that_nobody_wants_is_read_and_forgotten() -> None:
         assert until(incoming.next) == (b"h", b"", 2)
         assert until(incoming.next) == (b"next", b"", 1)
         writer.join()
-
-
-def test_who_takes_nothing_is_hung_up_on_at_a_bound() -> None:
-    with accepted() as (peer, _):
-        while peer.send(bytes(1 << 20)):
-            assert peer.unsent_bytes <= MOST_UNSENT_BYTES
-        assert peer.closed
-        assert not peer.unsent_bytes
-
-
-def test_who_asks_for_answers_and_takes_none_is_given_no_more() -> None:
-    with accepted() as (peer, other):
-        # More than lies in the sockets' own memory.
-        peer.put(bytes(MOST_UNSENT_BYTES // 2))
-        waiting = peer.unsent_bytes
-        assert waiting
-        other.sendall(HANDSHAKE + framing.command(b"PING", b"\0\0") * 100 + framing.frame_head(0))
-        until(peer.next)
-        assert peer.unsent_bytes == waiting
 
 
 def test_others_have_their_turn_between_the_long_frames_of_one_message() -> None:

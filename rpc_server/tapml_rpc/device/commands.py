@@ -1,0 +1,528 @@
+"""How each command of the protocol runs on a driver."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from tapml_rpc import wire
+from tapml_rpc.device.libraries import AttachedBlobs, BuiltLibrary, LibraryStore
+from tapml_rpc.device.piece_memory import PieceMemory, Pieces
+from tapml_rpc.device.programs import Programs
+from tapml_rpc.device.session_state import (
+    CommandClock,
+    HeldBuffer,
+    Index,
+    Recording,
+    RunningBatch,
+    ServerSession,
+)
+from tapml_rpc.welcome import Bounds
+from tapml_targets.driver import Buffer, Driver, HostReadable, TensorUse
+from tapml_targets.errors import InputError, ProtocolError
+from tapml_targets.prepared_call import CallReport
+
+if TYPE_CHECKING:
+    import zmq
+
+# What is kept of the memory that a session frees.
+MAX_SPARE_BYTES: Final = 64 << 20
+MAX_SPARE_SIZES: Final = 256
+
+
+class Allocations:
+    """The commands over a session's memory. All methods run on the device thread."""
+
+    def __init__(self, driver: Driver, bounds: Bounds) -> None:
+        self._driver = driver
+        self._bounds = bounds
+
+    def allocate(self, batch: RunningBatch, index: Index, handle: object, nbytes: object) -> None:
+        """Make a buffer, reusing freed memory of its size if there is some."""
+        session = batch.session
+        number = session.new_handle(handle, self._bounds.handles)
+        size = wire.integer(nbytes, "byte count")
+        if session.nbytes + size > self._bounds.session_bytes:
+            raise InputError(
+                f"allocating {size} bytes would bring this session to {session.nbytes + size}; "
+                f"its bound is {self._bounds.session_bytes}"
+            )
+        spare = session.spare.get(size)
+        if spare:
+            buffer = spare.popleft()
+            session.spare_bytes -= size
+        else:
+            buffer = self._new_buffer(session, size)
+        session.buffers[number] = HeldBuffer(buffer, size)
+        session.nbytes += size
+
+    def free(self, batch: RunningBatch, index: Index, handle: object) -> None:
+        """Free a buffer or a recording; a missing one is no error."""
+        session = batch.session
+        number = wire.integer(handle, "handle")
+        held = session.buffers.pop(number, None)
+        if held is None:
+            session.recordings.pop(number, None)
+            return
+        size = held.nbytes
+        session.nbytes -= size
+        session.releases += 1
+        if size > MAX_SPARE_BYTES:
+            self._driver.free(held.buffer)
+            return
+        if session.spare_bytes + size > MAX_SPARE_BYTES or len(session.spare) >= MAX_SPARE_SIZES:
+            self.free_spare(session)
+        # First in, first out: the next test's first tensor gets this test's first tensor's memory.
+        session.spare.setdefault(size, deque()).append(held.buffer)
+        session.spare_bytes += size
+
+    def free_spare(self, session: ServerSession) -> None:
+        """Free the memory kept of a session's freed buffers."""
+        spare, session.spare, session.spare_bytes = session.spare, {}, 0
+        for buffers in spare.values():
+            for buffer in buffers:
+                self._driver.free(buffer)
+
+    def _new_buffer(self, session: ServerSession, size: int) -> Buffer:
+        try:
+            return self._driver.allocate(size)
+        except Exception:
+            if not session.spare_bytes:
+                raise
+        # The memory kept for later may be what is missing.
+        self.free_spare(session)
+        return self._driver.allocate(size)
+
+
+# Reads up to this many bytes travel with the batch's answer; longer ones are streamed in pieces.
+INLINE_READ_BYTES: Final = 512 << 10
+PIECE_BYTES: Final = 2 << 20
+# A read of at least so many bytes that is its batch's only result is made in the memory it is sent
+# from.
+_DIRECT_BYTES: Final = 64 << 10
+_PIECE_ALIGNMENT: Final = 64
+_LEAST_PIECE_BYTES: Final = 256 << 10
+
+
+class Reads:
+    """Reads from an open driver. All methods run on the device thread.
+
+    Arguments are those of :class:`tapml_rpc.device.commands.Commands`.
+    """
+
+    def __init__(self, commands: Commands, driver: Driver, send: Send, pieces: Pieces) -> None:
+        self._commands = commands
+        self._driver = driver
+        self._shows = driver if isinstance(driver, HostReadable) else None
+        self._send = send
+        self._pieces = pieces
+
+    def read(
+        self, batch: RunningBatch, index: Index, handle: object, offset: object, nbytes: object
+    ) -> Iterator[None] | None:
+        """Send the bytes of a buffer; yields while they wait for the client's credit."""
+        held, start, length = batch.span(handle, offset, nbytes)
+        position = wire.aligned(batch.inline_bytes)
+        if position + length > INLINE_READ_BYTES:
+            return self._stream(batch, index, held, start, length)
+        if position > batch.inline_bytes:
+            batch.inline.append(bytes(position - batch.inline_bytes))
+        data: memoryview | bytes = b""
+        if not position and length >= _DIRECT_BYTES and index == len(batch.message.commands) - 1:
+            shown = self._shown(held, start, length)
+            if shown is None:
+                shown = self._pieces.answer(length)
+                self._read_into(held, start, shown)
+            data = shown
+        elif length:
+            data = self._driver.read(held.buffer, start, length)
+        batch.inline.append(data)
+        batch.inline_bytes = position + length
+        batch.give(index, [position, length])
+        return None
+
+    def _stream(
+        self, batch: RunningBatch, index: Index, held: HeldBuffer, start: int, length: int
+    ) -> Iterator[None]:
+        session, message = batch.session, batch.message
+        step = PIECE_BYTES
+        shown = self._shown(held, start, length)
+        if length <= PIECE_BYTES and (shown is None or session.download_credit < length):
+            # In two halves: one is sent while the device produces the other.
+            half = -(-length // (2 * _PIECE_ALIGNMENT)) * _PIECE_ALIGNMENT
+            step = max(half, _LEAST_PIECE_BYTES)
+        for offset in range(0, length, step):
+            size = min(step, length - offset)
+            while session.download_credit < size:
+                self._commands.clock.rest()
+                yield
+            self._commands.clock.begin(batch)
+            shown = self._shown(held, start + offset, size)
+            if shown is None:
+                piece = self._pieces.take()
+                data = piece[:size]
+                self._read_into(held, start + offset, data)
+            session.download_credit -= size
+            header = {
+                "type": "data",
+                "sequence": message.sequence,
+                "index": index,
+                "offset": offset,
+            }
+            if shown is not None:
+                self._send(session, message.identity, header, [shown])
+            else:
+                self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
+        batch.give(index, length)
+
+    def _shown(self, held: HeldBuffer, start: int, length: int) -> memoryview | None:
+        """The bytes in device memory, if they can be sent before anything changes them."""
+        if self._shows is None or not self._pieces.direct():
+            return None
+        return self._shows.show(held.buffer, start, length)
+
+    def _read_into(self, held: HeldBuffer, start: int, data: memoryview) -> None:
+        try:
+            self._driver.read_into(held.buffer, start, data)
+        except BaseException:
+            self._pieces.give_back()
+            raise
+
+
+MAX_RANK: Final = 32
+# Each keeps the launches of its call, which may be thousands.
+MAX_RECORDINGS: Final = 64
+
+
+class Calls:
+    """The commands ``call``, ``record`` and ``run``. All methods run on the device thread."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+
+    def call(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        library: object,
+        name: object,
+        tensors: object,
+        symbols: object,
+        options: object,
+    ) -> None:
+        """Run an operator or an entry."""
+        built = _built(batch, library)
+        if type(options) is not dict:
+            raise ProtocolError("the options of a call are a map")
+        poison = options.get("workspace_poison")
+        timed = options.get("timed") is True
+        report = built.loaded.call(
+            wire.text(name, "operator name"),
+            _tensors(batch, tensors),
+            _symbols(symbols),
+            workspace_poison=(
+                None if poison is None else wire.octets(poison, "workspace poison", 4096)
+            ),
+            timed=timed,
+        )
+        if timed or poison is not None:
+            _give(batch, index, report, timed=timed)
+
+    def record(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        handle: object,
+        library: object,
+        name: object,
+        tensors: object,
+        symbols: object,
+    ) -> None:
+        """Check, plan and bind a call, so that ``run`` only has to launch."""
+        session = batch.session
+        number = session.new_handle(handle, self._bounds.handles)
+        if len(session.recordings) >= MAX_RECORDINGS:
+            raise InputError(
+                f"this session already holds {MAX_RECORDINGS} recorded calls; free one"
+            )
+        built = _built(batch, library)
+        call = built.loaded.record(
+            wire.text(name, "operator name"), _tensors(batch, tensors), _symbols(symbols)
+        )
+        handles = {tensor[0] for tensor in wire.array(tensors, "tensors")}
+        session.recordings[number] = Recording(
+            library=wire.integer(library, "handle"),
+            built=built,
+            call=call,
+            buffers=tuple((each, session.buffers[each]) for each in handles),
+            checked=session.releases,
+        )
+
+    def run(self, batch: RunningBatch, index: Index, handle: object, options: object) -> None:
+        """Run a recorded call."""
+        session = batch.session
+        recording = session.recordings.get(handle) if type(handle) is int else None
+        if recording is None:
+            wire.integer(handle, "handle")
+            raise InputError(
+                f"no recorded call has the handle {handle}: it was freed, or recording it failed"
+            )
+        if type(options) is not dict:
+            raise ProtocolError("the options of a run are a map")
+        if recording.checked != session.releases:
+            _check_held(session, recording, handle)
+        timed = options.get("timed") is True if options else False
+        report = recording.built.loaded.run(recording.call, timed=timed)
+        if timed:
+            _give(batch, index, report, timed=True)
+
+
+def _built(batch: RunningBatch, library: object) -> BuiltLibrary:
+    built = batch.session.libraries.get(wire.integer(library, "handle"))
+    if built is None:
+        raise InputError(f"no Library has the handle {library}: it was never loaded or unloaded")
+    return built
+
+
+def _check_held(session: ServerSession, recording: Recording, handle: object) -> None:
+    if session.libraries.get(recording.library) is not recording.built:
+        raise InputError(f"the Library of the recorded call {handle} was unloaded")
+    for number, held in recording.buffers:
+        if session.buffers.get(number) is not held:
+            raise InputError(f"the recorded call {handle} uses buffer {number}: it is gone")
+    recording.checked = session.releases
+
+
+def _give(batch: RunningBatch, index: Index, report: CallReport, *, timed: bool) -> None:
+    result: list[Any] = [None, list(report.damaged_guards)]
+    batch.give(index, result)
+    if timed:
+        batch.timed.append((result, report))
+
+
+def _symbols(symbols: object) -> dict[str, int]:
+    if type(symbols) is not dict:
+        raise ProtocolError("the symbols of a call are a map")
+    for symbol, value in symbols.items():
+        if type(symbol) is not str or type(value) is not int:
+            raise ProtocolError(f"symbol {str(symbol)[:60]!r} must have an integer value")
+    return symbols
+
+
+def _tensors(batch: RunningBatch, tensors: object) -> list[TensorUse]:
+    buffers = batch.session.buffers
+    uses = []
+    for tensor in wire.array(tensors, "tensors"):
+        try:
+            handle, byte_offset, shape, dtype = tensor
+            buffer = buffers[handle].buffer
+            use = TensorUse(buffer, byte_offset, tuple(shape), dtype)
+        except (TypeError, ValueError, LookupError):
+            _explain_tensor(batch, tensor)
+            raise
+        if type(byte_offset) is not int or byte_offset < 0 or type(dtype) is not str:
+            _explain_tensor(batch, tensor)
+        for extent in shape:
+            if type(extent) is not int or extent < 0:
+                _explain_tensor(batch, tensor)
+        uses.append(use)
+    return uses
+
+
+def _explain_tensor(batch: RunningBatch, tensor: object) -> None:
+    fields = wire.array(tensor, "tensor", 4)
+    if len(fields) != 4:
+        raise ProtocolError("a tensor is [handle, byte offset, shape, dtype]")
+    handle, byte_offset, shape, dtype = fields
+    for extent in wire.array(shape, "shape", MAX_RANK):
+        wire.integer(extent, "extent")
+    wire.integer(byte_offset, "byte offset")
+    wire.text(dtype, "dtype", 40)
+    batch.session.buffer(handle)
+
+
+MAX_PATTERN_BYTES: Final = 4096
+# Bytes of a blob between two checks of the deadline.
+PASTE_BYTES: Final = 16 << 20
+
+Send: TypeAlias = Callable[
+    [ServerSession, bytes, wire.Header, "list[memoryview | bytes]"],
+    "zmq.MessageTracker | None",
+]
+Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
+
+
+class Commands:
+    """The commands over one open driver. All methods run on the device thread.
+
+    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
+    connection; a large chunk is sent in place, and the returned tracker says when that is done.
+    `clock` is notified which command runs. `blobs` is None without a blob store. `handlers` by name
+    take the batch, the command's index and the command's fields.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        libraries: LibraryStore,
+        bounds: Bounds,
+        send: Send,
+        *,
+        clock: CommandClock,
+        pieces: Pieces | None = None,
+        blobs: AttachedBlobs | None = None,
+    ) -> None:
+        self.clock = clock
+        self._driver = driver
+        self._libraries = libraries
+        self._bounds = bounds
+        self._blobs = AttachedBlobs() if blobs is None else blobs
+        self.allocations = Allocations(driver, bounds)
+        memory = PieceMemory(PIECE_BYTES) if pieces is None else pieces
+        reads = Reads(self, driver, send, memory)
+        calls = Calls(bounds)
+        self.handlers: dict[str, Handler] = {
+            "allocate": self.allocations.allocate,
+            "free": self.allocations.free,
+            "write": self._write,
+            "read": reads.read,
+            "fill": self._fill,
+            "copy": self._copy,
+            "holds": self._holds,
+            "upload": self._upload,
+            "load": self._load,
+            "unload": self._unload,
+            "call": calls.call,
+            "record": calls.record,
+            "run": calls.run,
+            "fence": self._fence,
+            "reset": self._reset,
+        }
+        programs = Programs(self, bounds)
+        self.handlers |= {
+            "program": programs.record,
+            "execute": programs.execute,
+            "forget": programs.forget,
+        }
+        if blobs is not None:
+            self.handlers["paste"] = self._paste
+
+    def _write(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        handle: object,
+        offset: object,
+        nbytes: object,
+        chunk_offset: object,
+    ) -> None:
+        held, start, length = batch.span(handle, offset, nbytes)
+        data = batch.window(chunk_offset, length)
+        if length:
+            self._driver.write(held.buffer, start, data)
+
+    def _paste(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        handle: object,
+        offset: object,
+        digest: object,
+        blob_offset: object,
+        nbytes: object,
+    ) -> None:
+        held, start, length = batch.span(handle, offset, nbytes)
+        first = wire.integer(blob_offset, "blob offset")
+        data = self._blobs.window(wire.text(digest, "hash", 64), first, length)
+        for position in range(0, length, PASTE_BYTES):
+            self.clock.begin(batch)
+            piece = data[position : position + PASTE_BYTES]
+            self._driver.write(held.buffer, start + position, piece)
+
+    def _fill(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        handle: object,
+        offset: object,
+        nbytes: object,
+        pattern: object,
+    ) -> None:
+        held, start, length = batch.span(handle, offset, nbytes)
+        repeated = wire.octets(pattern, "pattern", MAX_PATTERN_BYTES)
+        if not repeated:
+            raise ProtocolError("a fill pattern has at least one byte")
+        if length:
+            self._driver.fill(held.buffer, start, length, repeated)
+
+    def _copy(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        source: object,
+        source_offset: object,
+        target: object,
+        target_offset: object,
+        nbytes: object,
+    ) -> None:
+        origin, start, length = batch.span(source, source_offset, nbytes)
+        destination, at, _ = batch.span(target, target_offset, nbytes)
+        if origin is destination and start < at + length and at < start + length:
+            raise InputError("a copy within one buffer must not overlap itself")
+        if length:
+            self._driver.copy(origin.buffer, start, destination.buffer, at, length)
+
+    def _holds(self, batch: RunningBatch, index: Index, digests: object) -> None:
+        batch.give(
+            index,
+            [
+                self._libraries.holds(wire.text(digest, "hash", 64))
+                for digest in wire.array(digests, "hashes", self._bounds.handles)
+            ],
+        )
+
+    def _upload(
+        self,
+        batch: RunningBatch,
+        index: Index,
+        digest: object,
+        total: object,
+        offset: object,
+        nbytes: object,
+        chunk_offset: object,
+    ) -> None:
+        self._libraries.receive(
+            batch.session.uploads,
+            wire.text(digest, "hash", 64),
+            wire.integer(total, "Library size"),
+            wire.integer(offset, "offset"),
+            batch.window(chunk_offset, nbytes),
+        )
+
+    def _load(self, batch: RunningBatch, index: Index, handle: object, digest: object) -> None:
+        session = batch.session
+        number = session.new_handle(handle, self._bounds.handles)
+        name = wire.text(digest, "hash", 64)
+        attached = self._blobs.view(name) if name in self._blobs else None
+        built = self._libraries.load(self._driver, name, attached)
+        session.libraries[number] = built
+        library = built.loaded.library
+        batch.give(index, [list(library.operators), list(library.entries)])
+
+    def _unload(self, batch: RunningBatch, index: Index, handle: object) -> None:
+        built = batch.session.libraries.pop(wire.integer(handle, "handle"), None)
+        if built is not None:
+            batch.session.releases += 1
+            self._libraries.release(built)
+
+    def _fence(self, batch: RunningBatch, index: Index) -> None:
+        self._driver.finish()
+        batch.give(index, True)
+
+    def _reset(self, batch: RunningBatch, index: Index) -> None:
+        # Whatever was still running ends here; its error, if any, belongs to the past.
+        with contextlib.suppress(Exception):
+            self._driver.finish()
+        batch.session.failures.pop(batch.message.stream, None)

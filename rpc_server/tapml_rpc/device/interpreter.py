@@ -1,0 +1,185 @@
+"""Runs batches: in order, past errors, pausing when a download has no credit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from tapml_rpc import wire
+from tapml_rpc.device.commands import Commands, Send
+from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
+from tapml_rpc.device.piece_memory import Pieces
+from tapml_rpc.device.session_state import (
+    AFTER_ALL,
+    CommandClock,
+    Message,
+    RunningBatch,
+    RunningCommand,
+    ServerSession,
+    place_in,
+)
+from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.welcome import Bounds
+from tapml_targets.driver import BatchesCommands, Driver
+from tapml_targets.errors import ProtocolError, RemoteError
+
+# These run on a poisoned stream too: a client must always be able to free memory.
+_ALWAYS: Final = frozenset({"forget", "free", "unload", "reset"})
+
+
+class ClientGoneError(Exception):
+    """The client's connection takes no more messages."""
+
+
+class Interpreter:
+    """Commands over one open driver. All methods run on the device thread.
+
+    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
+    connection, or raises ClientGoneError. `clock`, `pieces` and `blobs` are those of
+    :class:`Commands`.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        libraries: LibraryStore,
+        bounds: Bounds,
+        send: Send,
+        *,
+        clock: CommandClock | None = None,
+        pieces: Pieces | None = None,
+        blobs: AttachedBlobs | None = None,
+    ) -> None:
+        self._driver = driver
+        self._gathers = driver if isinstance(driver, BatchesCommands) else None
+        self._libraries = libraries
+        self._send = send
+        self._clock = RunningCommand() if clock is None else clock
+        self._commands = Commands(
+            driver, libraries, bounds, send, clock=self._clock, pieces=pieces, blobs=blobs
+        )
+
+    def run(self, session: ServerSession, message: Message) -> Iterator[None]:
+        """Run a batch and answer it; yields while it waits for the client's credit."""
+        batch = RunningBatch(session, message)
+        try:
+            yield from self._run_commands(batch)
+        finally:
+            self._clock.rest()
+        if self._gathers is not None:
+            self._hand_on(batch, self._gathers)
+        self._answer(batch)
+
+    def release(self, session: ServerSession) -> None:
+        """Free everything a session holds, as far as the device allows."""
+        session.job = None
+        if self._gathers is not None:
+            # Work of an abandoned batch; its errors concern nobody.
+            with suppress(Exception):
+                self._gathers.flush()
+        session.queue.clear()
+        session.uploads.clear()
+        session.recordings.clear()
+        session.programs.clear()
+        for held in session.buffers.values():
+            self._driver.free(held.buffer)
+        session.buffers.clear()
+        session.nbytes = 0
+        self._commands.allocations.free_spare(session)
+        for built in session.libraries.values():
+            self._libraries.release(built)
+        session.libraries.clear()
+
+    def _run_commands(self, batch: RunningBatch) -> Iterator[None]:
+        """Run commands, each timed; the time between two of them, microseconds, counts too."""
+        session, message = batch.session, batch.message
+        stream, sequence, failures = message.stream, message.sequence, session.failures
+        handlers, begin = self._commands.handlers, self._clock.begin
+        for index, command in enumerate(message.commands):
+            batch.command, batch.place = command, index
+            try:
+                name = command[0]
+                handler = handlers[name]
+            except (TypeError, LookupError):
+                self._fail(batch, index, _unknown(command, handlers))
+                continue
+            if failures and stream in failures and name not in _ALWAYS:
+                continue
+            try:
+                if sequence <= session.cancel_through and name not in _ALWAYS:
+                    raise RemoteError("cancelled by the client before it ran")
+                begin(batch)
+                paused = handler(batch, index, *command[1:])
+                if paused is not None:
+                    for _ in paused:
+                        if self._gathers is not None:
+                            self._gathers.flush()
+                        yield
+            except ClientGoneError:
+                raise
+            except Exception as error:
+                if isinstance(error, TypeError) and _wrong_arity(error):
+                    error = ProtocolError(f"wrong number of fields in {name!r}")
+                self._fail(batch, index, error)
+
+    def _hand_on(self, batch: RunningBatch, driver: BatchesCommands) -> None:
+        """Start all of a batch on the device: when another one comes is unknown."""
+        try:
+            self._clock.begin(batch)
+            driver.flush()
+        except Exception as error:
+            self._fail(batch, place_in(batch.place)[0], error)
+        finally:
+            self._clock.rest()
+
+    def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
+        if batch.message.stream not in batch.session.failures:
+            failure = failure_to_wire(error, batch.command, index)
+            if batch.program is not None:
+                inner = place_in(batch.place)[1]
+                failure |= {"program": batch.program, "place": inner}
+                where = f"command {inner} of program {batch.program!r}: "
+                failure["command"] = where + failure["command"]
+            batch.session.failures[batch.message.stream] = failure
+        batch.leave()
+
+    def _answer(self, batch: RunningBatch) -> None:
+        session, message = batch.session, batch.message
+        if batch.timed and message.stream not in session.failures:
+            try:
+                batch.command, batch.place = "fence after a timed call", AFTER_ALL
+                self._clock.begin(batch)
+                self._driver.finish()
+                for result, report in batch.timed:
+                    result[0] = report.kernel_nanoseconds() if report.kernel_nanoseconds else None
+            except Exception as error:
+                self._fail(batch, len(message.commands), error)
+            finally:
+                self._clock.rest()
+        header: wire.Header = {"type": "done", "sequence": message.sequence}
+        if batch.results:
+            header["results"] = batch.results
+        failure = session.failures.get(message.stream)
+        if failure is not None:
+            header["error"] = failure
+        session.answered = message.sequence
+        try:
+            self._send(session, message.identity, header, batch.inline)
+        except ProtocolError as error:
+            # Results that do not fit any header: the session continues without them.
+            batch.command, batch.place = "the answer to a batch", AFTER_ALL
+            self._fail(batch, len(message.commands), error)
+            header = {"type": "done", "sequence": message.sequence}
+            header["error"] = session.failures[message.stream]
+            self._send(session, message.identity, header, [])
+
+
+def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:
+    name = command[0] if isinstance(command, list) and command else command
+    return ProtocolError(f"unknown command {str(name)[:60]!r}; known: {', '.join(handlers)}")
+
+
+def _wrong_arity(error: TypeError) -> bool:
+    trace = error.__traceback__
+    return trace is not None and trace.tb_next is None

@@ -1,0 +1,308 @@
+"""Uploads bytes to a device by their hash: what its server holds already is not sent again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tapml_rpc import wire
+from tapml_rpc.command_queue import PIECE_BYTES, contiguous_bytes
+from tapml_rpc.transport import BlobTransport, Pending, PendingValue, Ticket, Transport
+from tapml_targets.errors import DeviceLostError, InputError, SetupError
+
+if TYPE_CHECKING:
+    from tapml_rpc.remote import RemoteBuffer
+    from tapml_rpc.session import Session
+
+SMALL_BYTES: Final = 64 << 10
+"""Bytes below which hashing and asking cost more than sending."""
+# Bytes attached at a time, and one more blob: the store never evicts what is attached.
+_GROUP_BYTES: Final = 64 << 20
+_GROUP_BLOBS: Final = 16
+_ASKED_AT_ONCE: Final = 4096
+_HASHED_TOGETHER_BYTES: Final = 16 << 20
+_HASHING_THREADS: Final = 4
+
+
+class BlobWrite(NamedTuple):
+    """Bytes for a window of a buffer.
+
+    `data` is any contiguous buffer. `digest` is the SHA-256 of the bytes in hex if the caller knows
+    it, and is not checked here; None has it computed.
+    """
+
+    buffer: RemoteBuffer
+    data: Any
+    byte_offset: int = 0
+    digest: str | None = None
+
+
+@dataclass
+class _Attaching:
+    writes: list[tuple[BlobWrite, memoryview, str]] = field(default_factory=list)
+    nbytes: int = 0
+    puts: list[list[Ticket]] = field(default_factory=list)
+    attaches: dict[str, Ticket] = field(default_factory=dict)
+    pastes: list[Ticket] = field(default_factory=list)
+
+
+class BlobUploads:
+    """Writes of a session by hash, with the session's lock, queue and link."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def write_blob(
+        self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0, *, digest: str | None = None
+    ) -> int:
+        """Write bytes that the server may already hold, e.g. a weight; see :meth:`write_blobs`."""
+        return self.write_blobs([BlobWrite(buffer, data, byte_offset, digest)])
+
+    def write_blobs(self, writes: Iterable[BlobWrite]) -> int:
+        """Write bytes that the server may already hold, e.g. the weights of a model.
+
+        The server is asked for all of them at once; what is missing is sent, and kept for later
+        sessions of the same identity. This is :meth:`Session.write` if the server keeps no blobs or
+        has no room, inside a batch, and for less than 64 KiB. Windows must not overlap: the writes
+        may be reordered.
+
+        Returns
+        -------
+        int
+            Bytes that were sent.
+
+        Raises
+        ------
+        InputError
+            If bytes do not fit their buffer.
+        ProtocolError
+            If a given digest is not that of its bytes.
+        """
+        session = self._session
+        link = session._link
+        keeps = wire.BLOBS in link.features and isinstance(link, BlobTransport)
+        sent = 0
+        with session._lock:
+            large: list[tuple[BlobWrite, memoryview]] = []
+            for write in writes:
+                view = contiguous_bytes(write.data)
+                write.buffer.check_window(session, write.byte_offset, len(view))
+                if not keeps or session._batch is not None or len(view) < SMALL_BYTES:
+                    session.write(write.buffer, view, write.byte_offset)
+                    sent += len(view)
+                else:
+                    large.append((write, view))
+            if large and isinstance(link, BlobTransport):
+                sent += self._write_large(link, _named(large))
+        return sent
+
+    def _write_large(
+        self, link: BlobTransport, writes: list[tuple[BlobWrite, memoryview, str]]
+    ) -> int:
+        held = _held(link, list(dict.fromkeys(digest for _, _, digest in writes)))
+        sent = 0
+        earlier = _Attaching()
+        try:
+            for group in _groups(writes):
+                sent += _bring(link, group, held)
+                # The earlier pastes ran meanwhile.
+                _let_go(link, earlier, keep=group.attaches)
+                earlier = group
+                sent += self._paste(group, held)
+        finally:
+            _let_go(link, earlier, keep={})
+        return sent
+
+    def _paste(self, group: _Attaching, held: set[str]) -> int:
+        """Have the device copy what is attached, and send what could not be attached.
+
+        Bytes sent.
+        """
+        session = self._session
+        sent = 0
+        # The pieces after one that was refused are refused because of it.
+        refused = [
+            next((each.failure for each in tickets if each.failure is not None), None)
+            for tickets in group.puts
+        ]
+        refused += [each.failure for each in group.attaches.values()]
+        for failure in refused:
+            if failure is not None and not isinstance(failure, InputError | SetupError):
+                raise failure
+        for write, view, digest in group.writes:
+            if group.attaches[digest].value is True:
+                fields = [write.buffer.handle, write.byte_offset, digest, 0, len(view)]
+                session._add(["paste", *fields], 100)
+                continue
+            # No room, or just evicted: it is sent as a plain write.
+            held.discard(digest)
+            session.write(write.buffer, view, write.byte_offset)
+            sent += len(view)
+        session._queue.flush()
+        group.pastes = [ticket for ticket in session._queue.sent if not ticket.done]
+        return sent
+
+
+def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, memoryview, str]]:
+    """Writes with the hash of their bytes, computed by several threads if there are many bytes."""
+
+    def name(write: tuple[BlobWrite, memoryview]) -> str:
+        return write[0].digest or hashlib.sha256(write[1]).hexdigest()
+
+    if len(writes) < 2 or sum(len(view) for _, view in writes) < _HASHED_TOGETHER_BYTES:
+        digests = [name(write) for write in writes]
+    else:
+        with ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1)) as pool:
+            digests = list(pool.map(name, writes))
+    return [(*write, digest) for write, digest in zip(writes, digests, strict=True)]
+
+
+def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
+    """Have a group's blobs attached, sending the missing ones; bytes sent."""
+    sent = 0
+    try:
+        for _, view, digest in group.writes:
+            if digest not in held:
+                held.add(digest)
+                sent += len(view)
+                group.puts.append(put(link, digest, view))
+            if digest not in group.attaches:
+                group.attaches[digest] = attach(link, digest)
+    finally:
+        # Blobs are sent from the caller's memory.
+        _wait(link, [*chain.from_iterable(group.puts), *group.attaches.values()])
+    return sent
+
+
+def _let_go(link: BlobTransport, group: _Attaching, *, keep: dict[str, Ticket]) -> None:
+    """Detach a group's blobs once they are pasted, except those used again."""
+    _wait(link, group.pastes)
+    for digest, ticket in group.attaches.items():
+        if ticket.value is True and digest not in keep:
+            detach(link, digest)
+
+
+def attach_library(link: Transport, digest: str, packed: bytes) -> bool:
+    """Have a packed Library attached for ``load``; False if it must be uploaded."""
+    if wire.BLOBS not in link.features or not isinstance(link, BlobTransport):
+        return False
+    ticket = attach(link, digest)
+    link.wait(ticket)
+    if ticket.value is not True and ticket.failure is None:
+        tickets = [*put(link, digest, memoryview(packed)), attach(link, digest)]
+        _wait(link, tickets)
+        ticket = tickets[-1]
+    return ticket.value is True
+
+
+def attach(link: BlobTransport, digest: str) -> Ticket:
+    """Ask for a blob to be attached; the ticket's value says whether it is."""
+    return link.request({"type": "blob", "operation": "attach", "digest": digest})
+
+
+def detach(link: BlobTransport, digest: str) -> None:
+    """Detach a blob; a lost session holds none."""
+    with suppress(DeviceLostError):
+        link.request({"type": "blob", "operation": "detach", "digest": digest})
+
+
+def put(link: BlobTransport, digest: str, view: memoryview) -> list[Ticket]:
+    """Send a blob; `view` must not change until the tickets are answered."""
+    fields = {"type": "blob", "operation": "put", "digest": digest, "total": len(view)}
+    return [
+        link.request({**fields, "offset": start}, view[start : start + PIECE_BYTES])
+        for start in range(0, len(view), PIECE_BYTES)
+    ]
+
+
+def _held(link: BlobTransport, digests: list[str]) -> set[str]:
+    """Which of these the server holds for us."""
+    asked = [
+        digests[start : start + _ASKED_AT_ONCE] for start in range(0, len(digests), _ASKED_AT_ONCE)
+    ]
+    tickets = [
+        link.request({"type": "blob", "operation": "holds", "digests": part}) for part in asked
+    ]
+    held: set[str] = set()
+    for part, ticket in zip(asked, tickets, strict=True):
+        link.wait(ticket)
+        if ticket.failure is not None:
+            raise ticket.failure
+        answers = wire.array(ticket.value, "held blobs", len(part))
+        held.update(digest for digest, answer in zip(part, answers, strict=False) if answer is True)
+    return held
+
+
+def _groups(writes: list[tuple[BlobWrite, memoryview, str]]) -> Iterator[_Attaching]:
+    """Groups of blobs to attach at the same time."""
+    group = _Attaching()
+    for write in writes:
+        group.writes.append(write)
+        group.nbytes += len(write[1])
+        if group.nbytes >= _GROUP_BYTES or len(group.writes) >= _GROUP_BLOBS:
+            yield group
+            group = _Attaching()
+    if group.writes:
+        yield group
+
+
+def _wait(link: BlobTransport, tickets: list[Ticket]) -> None:
+    for ticket in tickets:
+        link.wait(ticket)
+
+
+# A separate stream: a kernel that does not build is the caller's to handle and must not poison
+# other work.
+_STREAM: Final = 1
+
+
+def load_library(
+    link: Transport, handle: int, digest: str, packed: bytes
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Have a Library built under `handle`; its operators and entries.
+
+    Raises CompileError with the driver's log if a kernel does not build, InputError if the server
+    refuses the Library.
+    """
+    attached = attach_library(link, digest, packed)
+    if not attached:
+        held = PendingValue()
+        _run(link, ["holds", [digest]], held)
+        if held.result() != [True]:
+            _send(link, digest, packed)
+    loaded = PendingValue()
+    try:
+        _run(link, ["load", handle, digest], loaded)
+    finally:
+        if attached and isinstance(link, BlobTransport):
+            detach(link, digest)
+    operators, entries = loaded.result()
+    return tuple(operators), tuple(entries)
+
+
+def _send(link: Transport, digest: str, packed: bytes) -> None:
+    view = memoryview(packed)
+    sent = []
+    for start in range(0, len(view), PIECE_BYTES):
+        piece = view[start : start + PIECE_BYTES]
+        command = ["upload", digest, len(view), start, len(piece), 0]
+        sent.append(link.send([command], piece, None, _STREAM))
+    for ticket in sent:
+        _finish(link, ticket)
+
+
+def _run(link: Transport, command: list[Any], pending: Pending) -> None:
+    _finish(link, link.send([command], b"", {0: pending}, _STREAM))
+
+
+def _finish(link: Transport, ticket: Ticket) -> None:
+    link.wait(ticket)
+    if ticket.failure is not None:
+        link.wait(link.send([["reset"]], b"", None, _STREAM))
+        raise ticket.failure
