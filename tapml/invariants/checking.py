@@ -104,26 +104,52 @@ class Checker:
         ]
         self.applied: Counter[str] = Counter()
         self.findings: dict[str, Finding] = {}
+        self._last: list[tuple[_Test, int, list[Violation]]] = []
 
     def check(self, window: Window) -> list[Finding]:
         """Test a window; returns the findings that are new in it."""
+        self._last = [(test, *self._examine(test, window)) for test in self._tests]
+        return [new for test, *found in self._last for new in self._count(test, *found)]
+
+    def repeat(self, batches: Window) -> list[Finding]:
+        """A step like the last two: what was found in it holds again, but for its batches."""
         new = []
+        for test, applied, violations in self._last:
+            if test.relation.batches:
+                new += self._count(test, *self._examine(test, batches))
+            elif applied:
+                again = [msgspec.structs.replace(each, step=batches.step) for each in violations]
+                self._count(test, applied, again)
+        return new
+
+    def remember(self, window: Window) -> None:
+        """Let the rules remember a step that was counted with :meth:`repeat`."""
         for test in self._tests:
-            invariant, applied = test.invariant, 0
-            for example in test.relation.examples(window, invariant.params, test.memory):
-                if not test.always and not applies(invariant.precondition, example.records):
-                    continue
+            if not test.relation.batches:
+                self._examine(test, window)
+
+    def _examine(self, test: _Test, window: Window) -> tuple[int, list[Violation]]:
+        """How often a rule applies in a window, and where it does not hold."""
+        invariant, applied, violations = test.invariant, 0, []
+        for example in test.relation.examples(window, invariant.params, test.memory):
+            if test.always or applies(invariant.precondition, example.records):
                 applied += 1
-                if example.holds:
-                    continue
-                violation = _violation(example.last, example.subject, example.found)
-                finding = self.findings.get(test.id)
-                if finding is None:
-                    finding = self.findings[test.id] = Finding(invariant, violation)
-                    new.append(finding)
-                finding.add(violation)
-            if applied:
-                self.applied[test.id] += applied
+                if not example.holds:
+                    violations.append(_violation(example.last, example.subject, example.found))
+        return applied, violations
+
+    def _count(self, test: _Test, applied: int, violations: list[Violation]) -> list[Finding]:
+        """Count what a window gave; the finding if it is the rule's first."""
+        if applied:
+            self.applied[test.id] += applied
+        if not violations:
+            return []
+        finding, new = self.findings.get(test.id), []
+        if finding is None:
+            finding = self.findings[test.id] = Finding(test.invariant, violations[0])
+            new = [finding]
+        for violation in violations:
+            finding.add(violation)
         return new
 
 

@@ -104,7 +104,7 @@ class Instruments:
     recorder
         Takes the rows.
     after_step
-        Called after each optimizer step, when its rows are recorded.
+        Called at the end of each optimizer step, which still has its number.
     needs
         What a watched run has to see; None records all, as of
         :class:`~tapml.invariants.variables.Variables`.
@@ -372,10 +372,12 @@ class Instruments:
             # Several optimizers take turns in one step.
             if count > recorder.step:
                 self.variables.note_states(recorder)
-                recorder.step = count
+                try:
+                    if self._after_step is not None:
+                        self._after_step()
+                finally:
+                    recorder.step = count
                 recorder.flush()
-                if self._after_step is not None:
-                    self._after_step()
 
     def _zero_grad(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
