@@ -24,6 +24,7 @@ _LIBRARIES: Final = tuple(
 )
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
+_NO_CONTEXT: Final[Fields] = {}
 
 
 class OpenCall:
@@ -187,7 +188,7 @@ class Recorder:
         self._contexts.clear()
 
     def release(self) -> None:
-        """This step does not repeat the one before: make the rows that it has so far."""
+        """Make the rows that this step has so far: it does not repeat the one before."""
         if self._repeating is not None:
             for row in self._repeating.released(self.step):
                 self._put(row)
@@ -217,7 +218,9 @@ class Recorder:
         if not self.enabled:
             return
         identity = threading.get_ident()
-        context = self._context()
+        # Nobody asks a return for it: its call has it.
+        quiet = kind == RETURN and self._repeating is not None
+        context = _NO_CONTEXT if quiet else self._context()
         if self._repeating is not None:
             mine = identity == self._main
             if mine and self._repeating.takes(kind, name, number, parent, digest, context, fields):
@@ -253,14 +256,15 @@ class Recorder:
             for device in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(device):
                     cast = dtype_name(torch.get_autocast_dtype(device))
-        key = (self.epoch, self.stage, self.training, torch.is_grad_enabled(), cast, self.world)
+        grad = torch.is_grad_enabled()
+        key = (self.epoch, self.stage, self.training, grad, cast, self.world)
         found = self._contexts.get(key)
         if found is None:
             found = self._contexts[key] = {
                 "epoch": self.epoch,
                 "stage": self.stage,
                 "training": self.training,
-                "grad": torch.is_grad_enabled(),
+                "grad": grad,
                 "autocast": cast,
                 "world": self.world,
                 **self._meta,
