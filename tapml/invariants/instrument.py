@@ -130,6 +130,7 @@ class Instruments:
         self._steps: dict[int, int] = {}
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
+        self._places: dict[int, int] = {}
         self._gathering: set[type[torch.optim.Optimizer]] = set()
 
     @contextmanager
@@ -360,7 +361,9 @@ class Instruments:
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
             gradients = self.variables.gradient_state()
-            number = recorder.enter(STEP, {"class": kind.__qualname__, "gradients": gradients})
+            place = self._places.setdefault(id(optimizer), len(self._places))
+            fields = {"class": kind.__qualname__, "optimizer": place, "gradients": gradients}
+            number = recorder.enter(STEP, fields)
             inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
             self._open_steps[id(optimizer)] = (number, before)
             self._inner[id(optimizer)] = inner

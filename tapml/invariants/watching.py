@@ -84,6 +84,8 @@ class Watch:
 
     def end(self) -> None:
         """Check what came after the last step."""
+        if self._repeating.times > 1:
+            self.checker.remember(self._repeating.before(self._recorder.step - 1))
         self._recorder.release()
         self._recorder.flush()
         step, records = self._assembler.close()

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tapml.invariants import watch
+from tapml.invariants import set_meta, watch
 from tapml.invariants.inference import infer
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.recording import recorded
 from tapml.invariants.repeating import Repeating
 
 # What goes wrong from its second epoch on, and then stays wrong or is mended.
-ERRORS = ("nothing", "no zero_grad", "frozen", "same batch", "wider rows", "mended")
+ERRORS = ("nothing", "fewer steps than planned", "no zero_grad", "frozen", "same batch", "wider rows", "mended")
 
 
 class Loader(DataLoader[torch.Tensor]):
@@ -29,6 +29,7 @@ class Loader(DataLoader[torch.Tensor]):
 def train(error: str = "nothing") -> None:
     """Two epochs of 6 steps."""
     torch.manual_seed(0)
+    set_meta(planned_steps=13 if error == "fewer steps than planned" else 12)
     rows = torch.randn(24, 4)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
