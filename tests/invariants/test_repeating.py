@@ -16,7 +16,15 @@ from tapml.invariants.recording import recorded
 from tapml.invariants.repeating import Repeating
 
 # What goes wrong from its second epoch on, and then stays wrong or is mended.
-ERRORS = ("nothing", "fewer steps than planned", "no zero_grad", "frozen", "same batch", "wider rows", "mended")
+ERRORS = (
+    "nothing",
+    "fewer steps than planned",
+    "no zero_grad",
+    "frozen",
+    "same batch",
+    "wider rows",
+    "mended",
+)
 
 
 class Loader(DataLoader[torch.Tensor]):
