@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from scripts.bench_invariants import Gpt  # noqa: E402
+from scripts.bench_invariants import SETTLED, Gpt  # noqa: E402
 from tapml.invariants.instrument import Instruments, module_name  # noqa: E402
 from tapml.invariants.needs import Needs  # noqa: E402
 from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Row  # noqa: E402
@@ -38,7 +38,7 @@ from tapml.invariants.repeating import Repeating  # noqa: E402
 
 BEGIN: Final = "<!-- api cost: begin -->"
 END: Final = "<!-- api cost: end -->"
-ROUNDS: Final = 15
+ROUNDS: Final = 9
 ROUND_SECONDS: Final = 0.004
 KINDS: Final = ("plain", "watched", "recorded")
 
@@ -51,18 +51,16 @@ class Nowhere:
 
 
 class Calls:
-    """Calls of APIs, each with its name and the parts that a watch is given."""
+    """Calls of APIs by name."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.parts: tuple[Any, ...] = ()
         small, matrix = torch.randn(16), torch.randn(64, 64)
         image, rows = torch.randn(8, 16, 12, 12), torch.randn(8, 64, 128)
         linear, conv = nn.Linear(64, 64), nn.Conv2d(16, 16, 3)
         encoder = nn.TransformerEncoderLayer(128, 4, dim_feedforward=256, batch_first=True)
         gpt, tokens = Gpt(), torch.randint(0, 256, (8, 64))
         optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
-        self.parts = (gpt, optimizer)
         for parameter in gpt.parameters():
             parameter.grad = torch.randn_like(parameter)
         gradients = [parameter.grad for parameter in gpt.parameters()]
@@ -120,13 +118,14 @@ def cost(api: str, call: Callable[[], Any]) -> dict[str, float]:
     begun = time.thread_time()
     for _ in range(3):
         call()
-    count = max(2, int(ROUND_SECONDS * 3 / max(time.thread_time() - begun, 1e-6)))
+    count = max(SETTLED, int(ROUND_SECONDS * 3 / max(time.thread_time() - begun, 1e-6)))
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(ROUNDS):
         for kind in KINDS if number % 2 else reversed(KINDS):
             with seen(kind, api):
-                # The first meets cold caches and hooks.
-                call()
+                # The first meet cold caches and hooks, and no step to repeat.
+                for _ in range(SETTLED):
+                    call()
                 begun = time.thread_time()
                 for _ in range(count):
                     call()

@@ -362,8 +362,8 @@ class Instruments:
             before = self.variables.values()
             gradients = self.variables.gradient_state()
             place = self._places.setdefault(id(optimizer), len(self._places))
-            fields = {"class": kind.__qualname__, "optimizer": place, "gradients": gradients}
-            number = recorder.enter(STEP, fields)
+            fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
+            number = recorder.enter(STEP, {**fields, "gradients": gradients})
             inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
             self._open_steps[id(optimizer)] = (number, before)
             self._inner[id(optimizer)] = inner

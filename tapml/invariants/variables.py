@@ -345,11 +345,10 @@ class _Structure:
     ) -> None:
         self._tops = _identities(models, optimizers)
         parts = [part for model in models for part in model.modules()]
-        self._tables = [
-            (table, len(table))
-            for part in parts
-            for table in (part._parameters, part._buffers, part._modules)
-        ]
+        tables: list[dict[str, Any]] = []
+        for part in parts:
+            tables += part._parameters, part._buffers, part._modules
+        self._tables = [(table, len(table)) for table in tables]
         self._entries = [
             (table, name, value) for table, _ in self._tables for name, value in table.items()
         ]
