@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from scripts.bench_invariants import SETTLED, Gpt  # noqa: E402
 from tapml.invariants.instrument import Instruments, module_name  # noqa: E402
@@ -61,13 +62,13 @@ class Calls:
         encoder = nn.TransformerEncoderLayer(128, 4, dim_feedforward=256, batch_first=True)
         gpt, tokens = Gpt(), torch.randint(0, 256, (8, 64))
         optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
-        for parameter in gpt.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        gradients = [parameter.grad for parameter in gpt.parameters()]
+        gradients = [torch.randn_like(each) for each in gpt.parameters()]
+        for parameter, gradient in zip(gpt.parameters(), gradients, strict=True):
+            parameter.grad = gradient
         weight, bias = torch.randn(64, 64), torch.randn(64)
         query = torch.randn(8, 4, 64, 32)
         source = torch.randn(8, 64, requires_grad=True)
-        batches = iter(torch.utils.data.DataLoader(torch.randn(1 << 20, 4), batch_size=16))
+        batches = iter(DataLoader(TensorDataset(torch.randn(1 << 20, 4)), batch_size=16))
 
         def backward() -> None:
             torch.autograd.backward(linear(source).sum())

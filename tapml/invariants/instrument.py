@@ -564,11 +564,7 @@ def _parts(module: torch.nn.Module) -> set[str]:
 
 def module_name(module: torch.nn.Module) -> str:
     """The API of a module's forward call: its class."""
-    return _forward_of(type(module))
-
-
-@functools.cache
-def _forward_of(kind: type[torch.nn.Module]) -> str:
+    kind = type(module)
     return f"{kind.__module__}.{kind.__qualname__}.forward"
 
 

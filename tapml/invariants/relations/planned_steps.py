@@ -24,17 +24,18 @@ class PlannedSteps(Relation):
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """The end of each process."""
+        spans: dict[tuple[int, object], tuple[Record, Record]] = memory.setdefault("spans", {})
         for place, process in enumerate(window.processes):
             for record in process:
                 if record.name == STEP and record.done:
                     key = (place, record.fields.get("optimizer"))
-                    first, _ = memory.get(key, (record, record))
-                    memory[key] = (first, record)
+                    first, _ = spans.get(key, (record, record))
+                    spans[key] = (first, record)
         if not window.last:
             return
         # Of optimizers that take turns, all but one make their steps in the next of the run's.
         most: dict[int, tuple[int, Record]] = {}
-        for (place, _), (first, last) in memory.items():
+        for (place, _), (first, last) in spans.items():
             found = (last.step - first.step + 1, last)
             most[place] = max(most.get(place, found), found, key=lambda each: each[0])
         for made, last in most.values():
