@@ -1,7 +1,8 @@
 """Sixty clean training programs of four classes, from the table clean_programs.csv.
 
-A line of the table names a class, a model, a loop, an optimizer, a scheduler, a precision and where
-batches come from. Models and data are small and random; a seed makes both.
+A line of the table names a class, a model, a loop, an optimizer, a scheduler, a precision, where
+batches come from, what follows training, and whether the steps are planned. Models and data are
+small and random; a seed makes both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+
+from tapml.invariants import set_meta
 
 TABLE: Final = Path(__file__).with_suffix(".csv")
 STEPS: Final = 6
@@ -209,16 +212,18 @@ class Program:
     scheduler: str
     precision: str
     data: str
+    end: str
+    planned: str
 
     @property
     def name(self) -> str:
         """All of it."""
-        return "-".join(vars(self).values())
+        return "-".join(vars(self).values()).replace(" ", "-")
 
     @property
-    def pipeline(self) -> tuple[str, str, str]:
+    def pipeline(self) -> tuple[str, ...]:
         """What is code rather than configuration."""
-        return self.model, self.loop, self.data
+        return self.model, self.loop, self.data, self.end, self.planned
 
     def run(self, seed: int, optimizer: str = "") -> None:
         """Train, with another optimizer if one is named."""
@@ -228,7 +233,14 @@ class Program:
             model = model.double()
         steps = OPTIMIZERS[optimizer or self.optimizer](model.parameters(), lr=1e-3)
         loop = _adversarial if self.model == "adversarial" else LOOPS[self.loop]
+        if self.planned == "yes":
+            # As trainers do, which know it from their arguments.
+            set_meta(planned_steps=STEPS)
         loop(self, model, steps, SCHEDULERS[self.scheduler](steps))
+        if "evaluates" in self.end:
+            _evaluate(self, model)
+        if "saves" in self.end:
+            torch.save({"model": model.state_dict()}, io.BytesIO())
 
     def batches(self, count: int = STEPS) -> Iterator[Batch]:
         """Batches of a loader, or slices of the data."""
@@ -297,10 +309,14 @@ def _evaluated(
             steps.step()
         if schedule is not None:
             schedule.step()
-        model.eval()
-        with torch.no_grad():
-            for batch in program.batches(2):
-                program.loss(model, batch)
+        _evaluate(program, model)
+
+
+def _evaluate(program: Program, model: nn.Module) -> None:
+    model.eval()
+    with torch.no_grad():
+        for batch in program.batches(2):
+            program.loss(model, batch)
 
 
 def _saved(program: Program, model: nn.Module, steps: torch.optim.Optimizer, schedule: Any) -> None:

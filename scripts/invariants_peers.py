@@ -3,6 +3,7 @@
 python scripts/invariants_peers.py             all cases, as a table
 python scripts/invariants_peers.py --write     into docs/invariants.md
 
+The column of tapml is that of the table of errors, which scripts/invariants_errors.py makes.
 The settings are those of section 5.1 of the paper: spike above 75, trend with a tolerance of 3,
 LOF with 2 neighbours, isolation forest with a contamination of 0.1, z-score above 3. A detector
 sees the series of one run, as a dashboard does; of ranks, those of the first.
@@ -34,6 +35,8 @@ from tapml.isolate.death import GroupDiedError  # noqa: E402
 from tapml.isolate.member import Member  # noqa: E402
 from tapml.isolate.pool import Pool  # noqa: E402
 
+DOCUMENT: Final = ROOT / "docs" / "invariants.md"
+ERRORS: Final = "<!-- errors: begin -->"
 BEGIN: Final = "<!-- peers: begin -->"
 END: Final = "<!-- peers: end -->"
 JOB: Final = "scripts.invariants_peers:run_rank"
@@ -136,6 +139,18 @@ def first_alarm(name: str, series: Series) -> int | None:
     return int(min(found)) if found else None
 
 
+def told_by_tapml() -> dict[str, tuple[str, bool]]:
+    """By case: the first step of a violation and how well its cause is named; and of the twin."""
+    text = DOCUMENT.read_text("utf-8").partition(ERRORS)[2].partition("<!--")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    step, cause, twin = map(rows[0].index, ("first seen", "cause", "twin"))
+    return {row[0]: (f"{row[step]}, {row[cause]}", row[twin] != "0") for row in rows[2:]}
+
+
 def main() -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(
@@ -144,7 +159,8 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", help="ids; all by default")
     parser.add_argument("--write", action="store_true", help="write the table into the document")
     arguments = parser.parse_args()
-    lines = [f"| id | {' | '.join(DETECTORS)} |", "|---" * (len(DETECTORS) + 1) + "|"]
+    ours = told_by_tapml()
+    lines = [f"| id | tapml | {' | '.join(DETECTORS)} |", "|---" * (len(DETECTORS) + 2) + "|"]
     told = dict.fromkeys(DETECTORS, 0)
     noisy = dict.fromkeys(DETECTORS, 0)
     chosen = [case for name, case in CASES.items() if name in (arguments.cases or CASES)]
@@ -158,13 +174,18 @@ def main() -> int:
                 noisy[name] += false is not None
                 shown = "-" if alarm is None else f"step {alarm}"
                 cells.append(shown if false is None else f"{shown} (twin: step {false})")
-            lines.append(f"| {case.id} | {' | '.join(cells)} |")
+            lines.append(f"| {case.id} | {ours[case.id][0]} | {' | '.join(cells)} |")
             print(lines[-1], flush=True)
-    for says, counts in (("alarm, and none on the twin", told), ("twins with an alarm", noisy)):
-        lines.append(f"| {says} | {' | '.join(str(counts[name]) for name in DETECTORS)} |")
+    mine = [ours[case.id] for case in chosen]
+    right = sum("not seen" not in said and not twin for said, twin in mine)
+    for says, own, counts in (
+        ("alarm, and none on the twin", right, told),
+        ("twins with an alarm", sum(twin for _, twin in mine), noisy),
+    ):
+        lines.append(f"| {says} | {own} | {' | '.join(str(counts[name]) for name in DETECTORS)} |")
     print("\n".join(lines[-2:]))
     if arguments.write:
-        path = ROOT / "docs" / "invariants.md"
+        path = DOCUMENT
         before, _, rest = path.read_text("utf-8").partition(BEGIN)
         after = rest.partition(END)[2]
         path.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import os
 import random
 import sys
@@ -42,7 +43,7 @@ RIGHT_SEEDS: Final = (1, 2)
 INPUTS: Final = (2, 3, 5, 6)
 DRAWS: Final = 1
 KINDS: Final = tuple(dict.fromkeys(each.kind for each in PROGRAMS))
-SAMPLES: Final = 20
+SAMPLES: Final = 6
 SAMPLED: Final = (1, 2, 3, 5)
 SELECTED: Final = (100, 50, 25)
 SETTINGS: Final = ("new seed", "new optimizer", "new configuration", "new pipeline", "other class")
@@ -245,6 +246,35 @@ def seeds_of(case: Case, count: int) -> InvariantSet:
     return infer([case_run(case, TWIN_SEED + 1 + number) for number in range(count)])
 
 
+def features_of(run: Run) -> frozenset[str]:
+    """PyTorch's APIs that a run calls, workers, casts, and what else its context has."""
+    calls = {name for window in run.windows for name in window.by_name}
+    records = [record for window in run.windows for record in window.records]
+    context = {name for each in records for name, value in each.context.items() if value}
+    workers = {"workers" for each in records if each.fields.get("workers")}
+    apis = {name for name in calls if name.startswith(("torch.", "model."))}
+    return frozenset(apis | context | workers)
+
+
+def most_like(case: Case, count: int) -> list[Run]:
+    """The clean programs that do most of what the program with the error does.
+
+    A feature counts by the logarithm of how few programs have it, as words do in a search.
+    """
+    runs = [run_of(each, RIGHT_SEEDS[0]) for each in PROGRAMS]
+    features = [features_of(run) for run in runs]
+    wanted = features_of(case_run(case, RIGHT_SEEDS[0]))
+    users = Counter(name for each in features for name in each)
+
+    def likeness(place: int) -> tuple[float, int]:
+        shared = wanted & features[place]
+        weight = sum(math.log(len(runs) / users[name]) for name in shared)
+        return weight, -len(features[place])
+
+    order = sorted(range(len(runs)), key=likeness, reverse=True)
+    return [runs[place] for place in order[:count]]
+
+
 def negatives(setting: str, count: int, sample: int) -> dict[str, list[str]]:
     """Which errors are detected by what some programs show, all invariants or the first ones."""
     chance = random.Random(f"{setting} {count} {sample}")  # noqa: S311 - a draw that repeats
@@ -256,6 +286,8 @@ def negatives(setting: str, count: int, sample: int) -> dict[str, list[str]]:
     for case in ERRORS:
         if setting == "same program":
             learned = seeds_of(case, count)
+        elif setting == "similar":
+            learned = infer(most_like(case, count))
         elif shared is None:
             # The twins of other errors: programs like this one, but another.
             others = chance.sample([each for each in ERRORS if each is not case], count)
@@ -272,6 +304,7 @@ def negatives(setting: str, count: int, sample: int) -> dict[str, list[str]]:
 
 WAYS: Final = {
     "same program, other seeds": ("same program", 1),
+    "similar programs": ("similar", 1),
     "programs of other errors": ("other twins", SAMPLES),
     "any of the 60 programs": ("clean programs", SAMPLES),
 }

@@ -102,28 +102,71 @@ class Checker:
             _Test(each.id, each, known[each.relation], each.precondition == ALWAYS)
             for each in invariants.invariants
         ]
-        self.applied: Counter[str] = Counter()
         self.findings: dict[str, Finding] = {}
+        self._applied: Counter[str] = Counter()
+        self._last: list[_Examined] = []
+        self._special: list[_Examined] = []
+        self._again = 0
+
+    @property
+    def applied(self) -> Counter[str]:
+        """How often each rule applied, by its id."""
+        again, self._again = self._again, 0
+        if again:
+            for test, applied, violations in self._last:
+                if not violations and not test.relation.batches and applied:
+                    self._applied[test.id] += again * applied
+        return self._applied
 
     def check(self, window: Window) -> list[Finding]:
         """Test a window; returns the findings that are new in it."""
+        counted = self.applied
+        self._last = [(test, *self._examine(test, window)) for test in self._tests]
+        self._special = [each for each in self._last if each[2] or each[0].relation.batches]
+        return [new for found in self._last for new in self._count(counted, *found)]
+
+    def repeat(self, batches: Window) -> list[Finding]:
+        """A step like the last two: what was found in it holds again, but for its batches."""
+        self._again += 1
         new = []
+        for test, applied, violations in self._special:
+            if test.relation.batches:
+                new += self._count(self._applied, test, *self._examine(test, batches))
+            else:
+                again = [msgspec.structs.replace(each, step=batches.step) for each in violations]
+                self._count(self._applied, test, applied, again)
+        return new
+
+    def remember(self, window: Window) -> None:
+        """Let the rules remember a step that was counted with :meth:`repeat`."""
         for test in self._tests:
-            invariant, applied = test.invariant, 0
-            for example in test.relation.examples(window, invariant.params, test.memory):
-                if not test.always and not applies(invariant.precondition, example.records):
-                    continue
+            if not test.relation.batches:
+                self._examine(test, window)
+
+    def _examine(self, test: _Test, window: Window) -> tuple[int, list[Violation]]:
+        """How often a rule applies in a window, and where it does not hold."""
+        invariant, applied, violations = test.invariant, 0, []
+        for example in test.relation.examples(window, invariant.params, test.memory):
+            if test.always or applies(invariant.precondition, example.records):
                 applied += 1
-                if example.holds:
-                    continue
-                violation = _violation(example.last, example.subject, example.found)
-                finding = self.findings.get(test.id)
-                if finding is None:
-                    finding = self.findings[test.id] = Finding(invariant, violation)
-                    new.append(finding)
-                finding.add(violation)
-            if applied:
-                self.applied[test.id] += applied
+                if not example.holds:
+                    violations.append(_violation(example.last, example.subject, example.found))
+        return applied, violations
+
+    def _count(
+        self, counted: Counter[str], test: _Test, applied: int, violations: list[Violation]
+    ) -> list[Finding]:
+        """Count what a window gave; the finding if it is the rule's first."""
+        if applied:
+            counted[test.id] += applied
+        if not violations:
+            return []
+        finding, new = self.findings.get(test.id), []
+        if finding is None:
+            finding = self.findings[test.id] = Finding(test.invariant, violations[0])
+            new = [finding]
+        for violation in violations:
+            finding.add(violation)
         return new
 
 
@@ -134,6 +177,10 @@ class _Test:
     relation: Relation
     always: bool
     memory: Memory = field(default_factory=dict)
+
+
+_Examined = tuple[_Test, int, list[Violation]]
+"""A rule, how often it applied in a window, and where it did not hold."""
 
 
 def _violation(record: Record, subject: str, found: str) -> Violation:
@@ -271,7 +318,8 @@ def report_of(
     checker: Checker, run: str, steps: int, ranks: Sequence[int], notes: Sequence[str] = ()
 ) -> CheckReport:
     """What a checker has found so far."""
-    idle = tuple(each for each in checker.set.invariants if not checker.applied[each.id])
+    applied = checker.applied
+    idle = tuple(each for each in checker.set.invariants if not applied[each.id])
     held = len(checker.set.invariants) - len(idle) - len(checker.findings)
     causes = grouped(checker.findings.values())
     return CheckReport(run, steps, tuple(ranks), causes, held, idle, tuple(notes))

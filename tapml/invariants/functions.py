@@ -21,7 +21,7 @@ from torch.overrides import (  # type: ignore[attr-defined]
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import BACKWARD
 from tapml.invariants.recorder import Recorder
-from tapml.invariants.summaries import summarise_call, summarise_result
+from tapml.invariants.summaries import Shared, summarise_call, summarise_result
 
 # Questions about a tensor, and conversions: they are called often and say nothing about training.
 _QUERIES: Final = frozenset(
@@ -84,12 +84,16 @@ class FunctionMode(TorchFunctionMode):
 
     def __init__(self, recorder: Recorder, needs: Needs | None = None) -> None:
         super().__init__()
+        shared = Shared()
+        self._called = summarise_call if needs is None else shared.call
+        self._gave = summarise_result if needs is None else shared.result
         self._recorder = recorder
         self._needs = needs
         self._only = None if needs is None else needs.functions
         # Of an optimizer step in which it may stop listening: what it still waits for.
         self._awaited: set[str] | None = None
         self._listened: dict[str, set[str]] = {}
+        self._silent: set[str] = set()
         self._deaf: AbstractContextManager[None] | None = None
         self._names: dict[Any, str] = {}
         self._hearing = ""
@@ -125,20 +129,21 @@ class FunctionMode(TorchFunctionMode):
         if self._needs is not None and name not in self._needs.whole:
             recorder.touch(name)
             return func(*args, **kwargs)
-        number = recorder.enter(name, summarise_call(args, kwargs))
+        number = recorder.enter(name, self._called(args, kwargs))
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
             recorder.leave(number, {"raised": type(error).__name__})
             raise
-        recorder.leave(number, summarise_result(result))
+        recorder.leave(number, self._gave(result))
         return result
 
     def optimizer_begins(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
         """An optimizer steps: when what is needed of it was seen, the rest runs unheard.
 
         It reads attributes of every parameter, and each reading would come through this mode. Its
-        first step is heard to the end, to know what it calls.
+        first step is heard to the end, to know what it calls; so are later ones that leave out
+        some of this, such as what made its state.
         """
         if not self._may_stop(parameters):
             return
@@ -147,9 +152,29 @@ class FunctionMode(TorchFunctionMode):
             self._hearing = name
             self._in_step.clear()
         elif heard:
+            self._hearing = name
             self._awaited = set(heard)
         else:
             self._stop_hearing(others=_len_torch_function_stack() - 1)
+
+    def gathers(
+        self, optimizer: torch.optim.Optimizer, gather: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Of an optimizer step, what gathers the parameters: unheard once that gave nothing."""
+        name = type(optimizer).__qualname__
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if name in self._silent and self._awaited and _len_torch_function_stack() == 1:
+                with torch._C.DisableTorchFunction():
+                    return gather(*args, **kwargs)
+            heard = len(self._in_step)
+            result = gather(*args, **kwargs)
+            # Not of the first step, which makes the optimizer's state.
+            if self._awaited is not None and len(self._in_step) == heard:
+                self._silent.add(name)
+            return result
+
+        return run
 
     def _stop_hearing(self, others: int) -> None:
         self._awaited = None
@@ -172,12 +197,15 @@ class FunctionMode(TorchFunctionMode):
 
     def optimizer_ends(self) -> None:
         """Hear everything again."""
-        self._awaited = None
+        awaited, self._awaited = self._awaited, None
         if self._deaf is not None:
             self._deaf.__exit__(None, None, None)
             self._deaf = None
         if self._hearing:
-            self._listened[self._hearing] = set(self._in_step)
+            if awaited is None:
+                self._listened.setdefault(self._hearing, set(self._in_step))
+            else:
+                self._listened[self._hearing] -= awaited
             self._hearing = ""
 
     def _repeats(self, name: str) -> bool:

@@ -43,7 +43,7 @@ from tapml.invariants.record import (
     Value,
 )
 from tapml.invariants.recorder import Recorder, current
-from tapml.invariants.summaries import digest_of_all, summarise_call, summarise_result
+from tapml.invariants.summaries import Shared, digest_of_all, summarise_call, summarise_result
 from tapml.invariants.variables import Variables
 from tapml_targets.errors import SetupError
 
@@ -104,7 +104,7 @@ class Instruments:
     recorder
         Takes the rows.
     after_step
-        Called after each optimizer step, when its rows are recorded.
+        Called at the end of each optimizer step, which still has its number.
     needs
         What a watched run has to see; None records all, as of
         :class:`~tapml.invariants.variables.Variables`.
@@ -120,6 +120,9 @@ class Instruments:
         self.recorder = recorder
         self.variables = Variables(needs)
         self._needs = needs
+        shared = Shared()
+        self._called = summarise_call if needs is None else shared.call
+        self._gave = summarise_result if needs is None else shared.result
         self._mode: FunctionMode | None = None
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
@@ -127,6 +130,8 @@ class Instruments:
         self._steps: dict[int, int] = {}
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
+        self._places: dict[int, int] = {}
+        self._gathering: set[type[torch.optim.Optimizer]] = set()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -246,11 +251,16 @@ class Instruments:
         if self._mode is not None and not self._modules:
             # An optimizer that raised told nobody.
             self._mode.optimizer_ends()
+        name = module_name(module)
+        needs, outer = self._needs, bool(self._modules)
+        if outer and needs is not None and name not in needs.whole:
+            recorder.touch(name)
+            self._modules.append((module, recorder.enter_blind(name)))
+            return
         with recorder.aside():
-            name = module_name(module)
             fields: dict[str, Value] = {}
             mark = ""
-            if not self._modules and _is_model(module):
+            if not outer and _is_model(module):
                 self.variables.add_model(module)
                 recorder.begin_training()
                 recorder.training = module.training
@@ -259,14 +269,14 @@ class Instruments:
                 mark = digest_of_all(args) if self._needs is None else ""
                 fields["module.training"] = module.training
                 self._whole = recorder.enter(FORWARD, dict(fields), mark)
-            if self._needs is not None and name not in self._needs.whole:
+            if needs is not None and name not in needs.whole:
                 recorder.touch(name)
                 number = recorder.enter_blind(name)
             else:
                 fields["module.training"] = module.training
                 if module._modules:
                     fields[PARTS] = sorted(_parts(module))
-                fields.update(summarise_call(args, {}))
+                fields.update(self._called(args, {}))
                 number = recorder.enter(name, fields)
         self._modules.append((module, number))
 
@@ -275,7 +285,10 @@ class Instruments:
         *given, output = rest
         kwargs: dict[str, Any] = given[0] if given else {}
         recorder = self.recorder
-        if recorder.muted or not any(each is module for each, _ in self._modules):
+        modules = self._modules
+        if recorder.muted or not modules:
+            return
+        if modules[-1][0] is not module and not any(each is module for each, _ in modules):
             return
         # Modules above it on the stack have raised.
         while self._modules[-1][0] is not module:
@@ -285,7 +298,7 @@ class Instruments:
             recorder.leave(number, {})
             return
         with recorder.aside():
-            fields = summarise_call((), kwargs) | summarise_result(output)
+            fields = self._called((), kwargs) | self._gave(output)
             if isinstance(output, torch.Tensor) and output.numel() == 1:
                 fields["result.finite"] = bool(torch.isfinite(output.detach()))
             recorder.leave(number, fields)
@@ -348,12 +361,28 @@ class Instruments:
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
             gradients = self.variables.gradient_state()
-            number = recorder.enter(STEP, {"class": kind.__qualname__, "gradients": gradients})
+            place = self._places.setdefault(id(optimizer), len(self._places))
+            fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
+            number = recorder.enter(STEP, {**fields, "gradients": gradients})
             inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
             self._open_steps[id(optimizer)] = (number, before)
             self._inner[id(optimizer)] = inner
         if self._mode is not None:
+            self._gather_unheard(kind)
             self._mode.optimizer_begins(kind.__qualname__, _parameters_of(optimizer))
+
+    def _gather_unheard(self, kind: type[torch.optim.Optimizer]) -> None:
+        """PyTorch's optimizers read many attributes of each parameter in this method."""
+        mode, name = self._mode, "_init_group"
+        holder = next((each for each in kind.__mro__ if name in vars(each)), None)
+        if mode is None or self._needs is None or holder is None or holder in self._gathering:
+            return
+        self._gathering.add(holder)
+
+        def run(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return mode.gathers(args[0], original)(*args, **kwargs)
+
+        self._wrap(holder, name, run)
 
     def _after_optimizer_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
@@ -372,10 +401,12 @@ class Instruments:
             # Several optimizers take turns in one step.
             if count > recorder.step:
                 self.variables.note_states(recorder)
-                recorder.step = count
+                try:
+                    if self._after_step is not None:
+                        self._after_step()
+                finally:
+                    recorder.step = count
                 recorder.flush()
-                if self._after_step is not None:
-                    self._after_step()
 
     def _zero_grad(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import torch
 
 from tapml.invariants.record import BEFORE_TRAINING, CALL, END, RETURN, SEEN, Fields, Row, Value
+from tapml.invariants.repeating import Repeating
 from tapml.invariants.summaries import dtype_name
 from tapml_targets.errors import InputError
 
@@ -23,6 +24,7 @@ _LIBRARIES: Final = tuple(
 )
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
+_NO_CONTEXT: Final[Fields] = {}
 
 
 class OpenCall:
@@ -86,7 +88,7 @@ class Recorder:
         Whether rows are taken. A forked child turns it off: it belongs to its parent's data loader.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, repeating: Repeating | None = None) -> None:
         self.step = BEFORE_TRAINING
         self.stage = "init"
         self.training = False
@@ -103,6 +105,7 @@ class Recorder:
         self._next = 0
         self._files: dict[str, str | None] = {}
         self._contexts: dict[tuple[Any, ...], Fields] = {}
+        self._repeating = repeating
 
     @property
     def muted(self) -> bool:
@@ -135,7 +138,7 @@ class Recorder:
         number = self._next
         self._next += 1
         parent = stack[-1].number if stack else -1
-        self._add(CALL, name, number, parent, self._source(), digest, fields)
+        self._add(CALL, name, number, parent, None, digest, fields)
         stack.append(OpenCall(number, name))
         return number
 
@@ -184,6 +187,12 @@ class Recorder:
         self._meta = {name: value for name, value in self._meta.items() if value is not None}
         self._contexts.clear()
 
+    def release(self) -> None:
+        """Make the rows that this step has so far: it does not repeat the one before."""
+        if self._repeating is not None:
+            for row in self._repeating.released(self.step):
+                self._put(row)
+
     def flush(self, *, wait: bool = False) -> None:
         """Hand the rows over."""
         rows, self._rows = self._rows, []
@@ -201,14 +210,23 @@ class Recorder:
         name: str,
         number: int,
         parent: int,
-        source: str,
+        source: str | None,
         digest: str,
         fields: Fields,
     ) -> None:
+        """Make a row; without a source, find the line of the script."""
         if not self.enabled:
             return
         identity = threading.get_ident()
-        self._rows.append(
+        # Nobody asks a return for it: its call has it.
+        quiet = kind == RETURN and self._repeating is not None
+        context = _NO_CONTEXT if quiet else self._context()
+        if self._repeating is not None:
+            mine = identity == self._main
+            if mine and self._repeating.takes(kind, name, number, parent, digest, context, fields):
+                return
+            self.release()
+        self._put(
             Row(
                 kind,
                 name,
@@ -218,12 +236,17 @@ class Recorder:
                 self.rank,
                 0 if identity == self._main else identity % 1_000_000,
                 time.monotonic_ns(),
-                source,
+                self._source() if source is None else source,
                 digest,
-                self._context(),
+                context,
                 fields,
             )
         )
+
+    def _put(self, row: Row) -> None:
+        if self._repeating is not None:
+            self._repeating.keep(row)
+        self._rows.append(row)
         if len(self._rows) >= _BUFFERED:
             self.flush()
 
@@ -233,14 +256,15 @@ class Recorder:
             for device in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(device):
                     cast = dtype_name(torch.get_autocast_dtype(device))
-        key = (self.epoch, self.stage, self.training, torch.is_grad_enabled(), cast, self.world)
+        grad = torch.is_grad_enabled()
+        key = (self.epoch, self.stage, self.training, grad, cast, self.world)
         found = self._contexts.get(key)
         if found is None:
             found = self._contexts[key] = {
                 "epoch": self.epoch,
                 "stage": self.stage,
                 "training": self.training,
-                "grad": torch.is_grad_enabled(),
+                "grad": grad,
                 "autocast": cast,
                 "world": self.world,
                 **self._meta,

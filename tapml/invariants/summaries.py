@@ -119,6 +119,63 @@ def summarise_result(result: Any) -> dict[str, Value]:
     return fields
 
 
+class Shared:
+    """Summaries of a watched run: equal calls share one object, which nobody changes.
+
+    Training loops call the same functions with the same shapes, step after step.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[Any, dict[str, Value]] = {}
+        self._results: dict[Any, dict[str, Value]] = {}
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
+        """As :func:`summarise_call`."""
+        key = (*map(_key, args), "", *kwargs, *map(_key, kwargs.values()))
+        found = self._calls.get(key)
+        if found is None:
+            found = summarise_call(args, kwargs)
+            self._keep(self._calls, key, found)
+        return found
+
+    def result(self, result: Any) -> dict[str, Value]:
+        """As :func:`summarise_result`."""
+        key = _key(result)
+        found = self._results.get(key)
+        if found is None:
+            found = summarise_result(result)
+            self._keep(self._results, key, found)
+        return found
+
+    def _keep(self, known: dict[Any, dict[str, Value]], key: Any, fields: dict[str, Value]) -> None:
+        if len(known) >= _KNOWN:
+            known.clear()
+        known[key] = fields
+
+
+_KNOWN: Final = 2048
+_VALUES: Final = frozenset((*_PLAIN, str, torch.dtype, torch.Size))
+
+
+def _key(value: Any) -> Any:
+    """What the summary of a value depends on; hashable."""
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return value.dtype, value.shape
+    if kind in _VALUES:
+        # 1, 1.0 and True are one key, and three summaries.
+        return kind, value
+    if kind is dict or isinstance(value, Mapping):
+        return kind, *value, *map(_key, value.values())
+    if kind is tuple or kind is list or isinstance(value, Sequence):
+        many = len(value) > _ITEMS
+        whole = many and all(type(each) is int for each in value)
+        return kind, len(value), whole, *map(_key, value[:_ITEMS] if many else value)
+    if isinstance(value, torch.Tensor):
+        return value.dtype, tuple(value.shape)
+    return kind
+
+
 def _tensors(value: Any, depth: int = 0) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]

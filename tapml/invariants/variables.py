@@ -61,13 +61,15 @@ class Variables:
     def __init__(self, needs: Needs | None = None) -> None:
         self._needs = needs
         self._walked: list[Variable] | None = None
+        self._structure: _Structure | None = None
+        self._last: dict[int, str] = {}
         self._views: dict[int, tuple[int, torch.Tensor]] = {}
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._digests = WeakIdKeyDictionary()
+        self._stated: list[Variable] = []
         self._numbers = WeakIdKeyDictionary()
         self._numbered = 0
 
@@ -142,6 +144,8 @@ class Variables:
     def _variables(self) -> list[Variable]:
         if self._needs is None or self._walked is None:
             self._walked = list(self.all())
+            if self._needs is not None:
+                self._structure = _Structure(self.models(), self.optimizers())
         return self._walked
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -260,16 +264,19 @@ class Variables:
 
     def note_states(self, recorder: Recorder) -> None:
         """Record the state of every variable after a step; :meth:`note_step` came before."""
-        self._walked = None
+        structure = self._structure
+        if structure is None or not structure.holds(self.models(), self.optimizers()):
+            self._walked = None
         variables = self._variables()
         # A tied parameter has several names.
-        before = [self._digests.get(each.tensor) for each in variables]  # type: ignore[no-untyped-call]
-        for each, last in zip(variables, before, strict=True):
-            now = self._after.get(each.name) or self._digest(each.tensor)
-            self._digests[each.tensor] = now
-            recorder.note(
-                STATE, each.name, self._state(each, None if last is None else last != now), now
-            )
+        before, self._last = self._last, {}
+        for each in variables:
+            last, now = before.get(id(each.tensor)), self._after.get(each.name)
+            now = self._last[id(each.tensor)] = now or self._digest(each.tensor)
+            changed = None if last is None else last != now
+            recorder.note(STATE, each.name, self._state(each, changed), now)
+        # Identities are those of tensors that this keeps.
+        self._stated = variables
         self._gradients.clear()
         if len(self._views) > 2 * len(variables):
             self._views.clear()
@@ -328,6 +335,46 @@ class Variables:
                 and name not in module._non_persistent_buffers_set
             }
         return {name.removeprefix("module.") for name in names}
+
+
+class _Structure:
+    """Which parameters, buffers and parts models have, and what their optimizers hold."""
+
+    def __init__(
+        self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        self._tops = _identities(models, optimizers)
+        parts = [part for model in models for part in model.modules()]
+        tables: list[dict[str, Any]] = []
+        for part in parts:
+            tables += part._parameters, part._buffers, part._modules
+        self._tables = [(table, len(table)) for table in tables]
+        self._entries = [
+            (table, name, value) for table, _ in self._tables for name, value in table.items()
+        ]
+        self._held = _held(optimizers)
+
+    def holds(self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> bool:
+        """Whether all is as it was."""
+        return (
+            self._tops == _identities(models, optimizers)
+            and self._held == _held(optimizers)
+            and all(len(table) == size for table, size in self._tables)
+            and all(table.get(name) is value for table, name, value in self._entries)
+        )
+
+
+def _identities(*parts: Iterable[object]) -> list[int]:
+    return [id(each) for group in parts for each in group]
+
+
+def _held(optimizers: list[torch.optim.Optimizer]) -> list[int]:
+    return [
+        id(each)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for each in group["params"]
+    ]
 
 
 def _gradient(tensor: torch.Tensor) -> tuple[str, int, int]:

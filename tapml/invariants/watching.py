@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from tapml.invariants.invariant import InvariantSet, read_set
 from tapml.invariants.needs import needs_of
 from tapml.invariants.record import Assembler, Row, Window
 from tapml.invariants.recorder import Recorder
+from tapml.invariants.repeating import Repeating
 from tapml_targets.errors import InputError, MismatchError
 
 OnViolation: TypeAlias = Literal["report", "warn", "stop"]
@@ -51,6 +52,7 @@ class Watch:
     on_violation: OnViolation
     url: str = ""
     _recorder: Recorder = field(repr=False, default=None)  # type: ignore[assignment]
+    _repeating: Repeating = field(default_factory=Repeating, repr=False)
     _assembler: Assembler = field(default_factory=Assembler, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -60,28 +62,43 @@ class Watch:
         for row in rows:
             closed = self._assembler.feed(row)
             if closed is not None and closed[1]:
-                self._check(Window(closed[0], (closed[1],)))
+                self._check(self.checker.check, Window(closed[0], (closed[1],)))
 
     def after_step(self) -> None:
-        """Check the step that has just ended."""
-        step, records = self._assembler.close()
-        if records:
-            self._check(Window(step, (records,)))
+        """Check the step that ends."""
+        step, steps = self._recorder.step, self._repeating
+        repeated = steps.repeated()
+        try:
+            if repeated and steps.times:
+                self._check(self.checker.repeat, steps.batches(step))
+                return
+            if steps.times > 1:
+                self.checker.remember(steps.before(step - 1))
+            self._recorder.release()
+            self._recorder.flush()
+            closed, records = self._assembler.close()
+            if records:
+                self._check(self.checker.check, Window(closed, (records,)))
+        finally:
+            steps.begin(repeated=repeated)
 
     def end(self) -> None:
         """Check what came after the last step."""
+        if self._repeating.times > 1:
+            self.checker.remember(self._repeating.before(self._recorder.step - 1))
+        self._recorder.release()
         self._recorder.flush()
         step, records = self._assembler.close()
-        self._check(Window(step, (records,), last=True))
+        self._check(self.checker.check, Window(step, (records,), last=True))
 
     def report(self) -> CheckReport:
         """What was found so far."""
         recorder = self._recorder
         return report_of(self.checker, "this run", max(recorder.step, 0), (recorder.rank,))
 
-    def _check(self, window: Window) -> None:
+    def _check(self, check: Callable[[Window], list[Finding]], window: Window) -> None:
         with self._lock:
-            new = self.checker.check(window)
+            new = check(window)
         if not new or self.on_violation == "report":
             return
         if self.on_violation == "stop":
@@ -140,7 +157,7 @@ def watch(
         if each.relation not in _ACROSS and each.params.get("mode") != "ranks"
     ]
     watched = Watch(Checker(InvariantSet(found.format, found.runs, single)), on_violation)
-    recorder = watched._recorder = Recorder(watched)
+    recorder = watched._recorder = Recorder(watched, watched._repeating)
     needs = needs_of(watched.checker.set)
     instruments = Instruments(recorder, after_step=watched.after_step, needs=needs)
     instruments.variables.add(*parts)

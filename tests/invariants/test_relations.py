@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tapml.invariants import set_meta
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.invariant import InvariantSet
@@ -176,6 +177,48 @@ def test_a_module_calls_the_parts_that_it_was_given() -> None:
     assert violated(learned, run(train(nn.Tanh()))) == set()
     found = violated(learned, run(train(nn.LayerNorm(4), forgets=True)))
     assert "Holder.forward calls LayerNorm.forward." in found
+
+
+def turns(*, steps: int, planned: int) -> Run:
+    """Two optimizers in turn, and a plan."""
+
+    def train() -> None:
+        set_meta(planned_steps=planned)
+        models = [nn.Linear(2, 2) for _ in range(2)]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        for _ in range(steps):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                optimizer.zero_grad()
+                torch.autograd.backward(model(torch.ones(1, 2)).sum())
+                optimizer.step()
+
+    return run(train)
+
+
+def test_optimizers_that_take_turns_make_the_planned_steps_together() -> None:
+    learned = infer([turns(steps=4, planned=4)])
+    rule = "The run makes as many optimizer steps as it planned."
+    assert rule in {each.text for each in learned.invariants}
+    assert rule not in violated(learned, turns(steps=4, planned=4))
+    assert rule in violated(learned, turns(steps=3, planned=4))
+
+
+def test_a_faster_path_in_evaluation_violates_nothing() -> None:
+    def train(*, evaluates: bool) -> None:
+        model = nn.TransformerEncoderLayer(8, 2, dim_feedforward=8, batch_first=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.autograd.backward(model(torch.randn(2, 3, 8)).square().sum())
+            optimizer.step()
+        if evaluates:
+            model.eval()
+            with torch.no_grad():
+                model(torch.randn(2, 3, 8))
+
+    learned = infer([run(lambda: train(evaluates=False))])
+    assert any("MultiheadAttention" in each.text for each in learned.invariants)
+    assert not violated(learned, run(lambda: train(evaluates=True)))
 
 
 def test_a_direct_backward_call_is_one_call() -> None:

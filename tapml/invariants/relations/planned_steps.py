@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import STEP, Window
+from tapml.invariants.record import STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 _PLANNED = "meta.planned_steps"
@@ -24,18 +24,25 @@ class PlannedSteps(Relation):
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """The end of each process."""
+        spans: dict[tuple[int, object], tuple[Record, Record]] = memory.setdefault("spans", {})
         for place, process in enumerate(window.processes):
-            steps = [record for record in process if record.name == STEP and record.done]
-            if steps:
-                memory[place] = steps[-1]
+            for record in process:
+                if record.name == STEP and record.done:
+                    key = (place, record.fields.get("optimizer"))
+                    first, _ = spans.get(key, (record, record))
+                    spans[key] = (first, record)
         if not window.last:
             return
-        for last in memory.values():
+        # Of optimizers that take turns, all but one make their steps in the next of the run's.
+        most: dict[int, tuple[int, Record]] = {}
+        for (place, _), (first, last) in spans.items():
+            found = (last.step - first.step + 1, last)
+            most[place] = max(most.get(place, found), found, key=lambda each: each[0])
+        for made, last in most.values():
             planned = last.context.get(_PLANNED)
             if isinstance(planned, int):
-                made = last.step + 1
-                found = f"{made} steps were made, {planned} were planned"
-                yield Example(made == planned, (last,), STEP, found)
+                said = f"{made} steps were made, {planned} were planned"
+                yield Example(made == planned, (last,), STEP, said)
 
     def sentence(self, params: Params) -> str:
         """The rule."""

@@ -12,8 +12,9 @@ class VarPeriodicChange(Relation):
     """The value after a step differs from that after the step before."""
 
     name = "VarPeriodicChange"
-    # What the optimizer holds is the cause of the change; buffers follow no rule of their own.
-    avoided = ("in_optimizer", "in_model", "changed")
+    # What the optimizer holds, and whether there is a gradient, are causes of the change: an error
+    # in them is to be seen. Buffers follow no rule of their own.
+    avoided = ("in_optimizer", "in_model", "changed", "grad")
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Parameters, if any changes."""

@@ -1,0 +1,125 @@
+"""Steps of a watched run that make the calls of the step before.
+
+A training loop does the same in most steps. What a watched run records is compared with the rows
+of the step before as it comes; as long as it is the same, no row is made. Relations look back at
+most one step (:attr:`~tapml.invariants.relation.Relation.batches` names those that look further),
+so what was found in the second of three equal steps holds for the third.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from tapml.invariants.record import BATCH, CALL, STATE, Assembler, Fields, Record, Row, Window
+
+_Made = tuple[Row, int, int, str, Fields]
+
+
+class Repeating:
+    """Compares the rows of a step with those of the step before.
+
+    Attributes
+    ----------
+    times
+        How many steps in a row have repeated the one before them.
+    """
+
+    def __init__(self) -> None:
+        self.times = 0
+        self._rows: list[Row] = []
+        self._same: list[int] = []
+        self._now: list[Row] = []
+        self._made: list[_Made] = []
+        self._follows = False
+
+    def takes(
+        self,
+        kind: str,
+        name: str,
+        number: int,
+        parent: int,
+        digest: str,
+        context: Fields,
+        fields: Fields,
+    ) -> bool:
+        """Whether what is recorded now is what came at this place in the step before."""
+        if not self._follows:
+            return False
+        place = len(self._made)
+        if place < len(self._rows):
+            row = self._rows[place]
+            if (
+                row.kind == kind
+                and row.name == name
+                and (row.context is context or row.context == context)
+                # The place of a batch in its epoch is no two times the same.
+                and (row.fields is fields or row.fields == fields or (name == BATCH == row.name))
+                and (kind == STATE or name == BATCH or row.digest == digest)
+            ):
+                self._made.append((row, number, parent, digest, fields))
+                return True
+        return False
+
+    def released(self, step: int) -> Iterator[Row]:
+        """The rows of this step so far, which does something else from here on."""
+        self._follows = False
+        made, self._made = self._made, []
+        for row, number, parent, digest, fields in made:
+            yield row._replace(
+                id=number,
+                parent=parent,
+                step=step,
+                nanoseconds=time.monotonic_ns(),
+                digest=digest,
+                fields=fields,
+            )
+
+    def keep(self, row: Row) -> None:
+        """Take a row that was not the same."""
+        self._now.append(row)
+
+    def repeated(self) -> bool:
+        """Whether all of this step, which ends, was the same as in the step before."""
+        if not self._follows or len(self._made) != len(self._rows) or not self._rows:
+            return False
+        # Tied parameters have equal digests, whatever these are.
+        same = _pattern([digest for row, _, _, digest, _ in self._made if row.kind == STATE])
+        return same == self._same
+
+    def begin(self, *, repeated: bool) -> None:
+        """The next step begins; what was recorded in this one is what it may repeat."""
+        if repeated:
+            self.times += 1
+        else:
+            self.times = 0
+            self._rows = self._now
+            self._same = _pattern([row.digest for row in self._now if row.kind == STATE])
+        self._now, self._made, self._follows = [], [], True
+
+    def batches(self, step: int) -> Window:
+        """The batches of this step alone, which repeated the one before in all else."""
+        found: list[Record] = []
+        for row, number, parent, digest, fields in self._made:
+            if row.name != BATCH:
+                continue
+            if row.kind == CALL:
+                where = (number, parent, step, row.rank, row.source)
+                found.append(Record(CALL, BATCH, *where, digest, row.context, fields))
+            elif found:
+                found[-1].fields = {**found[-1].fields, **fields}
+                found[-1].digest, found[-1].done = digest, True
+        return Window(step, (tuple(found),))
+
+    def before(self, step: int) -> Window:
+        """The step before, as the rules are to remember it when this one is another."""
+        assembler = Assembler()
+        for row in self._rows:
+            assembler.feed(row._replace(step=step))
+        return Window(step, (assembler.close()[1],))
+
+
+def _pattern(digests: list[str]) -> list[int]:
+    """For each digest the place where it came first."""
+    places: dict[str, int] = {}
+    return [places.setdefault(digest, place) for place, digest in enumerate(digests)]
