@@ -116,7 +116,7 @@ class Keeping:
                 inputs=tuple(StoredInput(i.name, i.shape, i.dtype) for i in process.inputs),
                 outputs=self.store.put(outputs),
                 beside=dict(self.store.put(beside(data))),
-                failure=failure and (failure.kind, failure.message, failure.place),
+                failure=None if failure is None else (failure.kind, failure.message, failure.place),
             )
         )
 

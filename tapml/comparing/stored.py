@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -230,7 +230,7 @@ def names_of(runs: Sequence[Run], taken: Collection[str] = ()) -> list[str]:
 
     `taken` are names that others have.
     """
-    ways = (
+    ways: tuple[Callable[[Run], str], ...] = (
         lambda each: each.backend,
         lambda each: f"{each.backend} [{_versions(each)}]",
         lambda each: f"{each.backend} [{_versions(each)}; {each.machine}]",

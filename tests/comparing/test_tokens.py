@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tapml.backends.runner import Array
 from tapml.comparing.data import read_data
 from tapml.comparing.tokens import without_padding
 from tapml.comparing.verdicts import Thresholds, Truth, judge
@@ -19,11 +21,11 @@ TOKENS = {
 }
 
 
-def _logits() -> np.ndarray:
+def _logits() -> Array:
     return np.random.default_rng(0).normal(size=(2, 3, 11)).astype(np.float32)
 
 
-def _judge(first: np.ndarray, second: np.ndarray) -> tuple[str, dict]:
+def _judge(first: Array, second: Array) -> tuple[str, dict[str, Any]]:
     one, other = (without_padding(each, TOKENS["attention_mask"]) for each in (first, second))
     verdict = judge({"l": one}, {"l": other}, Truth("none"), Thresholds(), TOKENS)
     return verdict.status, verdict.metrics | {"reason": verdict.reason, "worst": verdict.worst}
