@@ -91,10 +91,10 @@ class PlanGraph:
         values = self.entry.values
         given: dict[str, Array] = {}
         symbols: dict[str, int] = {}
-        for (value, (source, _), whole), read in zip(self._sources(call), inputs, strict=True):
+        for (name, (source, _), whole), read in zip(self._sources(call), inputs, strict=True):
             array = self._input(source, whole, read)
             bind_shape(values[whole].shape, array.shape, symbols, node)
-            given[value] = array
+            given[name] = array
         arguments = []
         parameters = self._plan.operators[call.operator].parameters
         for name in call.arguments:

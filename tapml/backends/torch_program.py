@@ -121,7 +121,7 @@ class _OfTokens(nn.Module):
 class _OfState(nn.Module):
     """A recurrent model, on whole texts as well."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel | LoadedEncoder) -> None:
         super().__init__()
         self.model: Any = model.module
 

@@ -239,8 +239,8 @@ def run(arguments: argparse.Namespace) -> int:
     elif comparison.pairs:
         _print(comparison, arguments.output)
     else:
-        names = ", ".join(each.name for each in comparison.backends) or "nothing"
-        print(f"{arguments.outputs} has {names} for this model and data: another backend's outputs "
+        found = ", ".join(each.name for each in comparison.backends) or "nothing"
+        print(f"{arguments.outputs} has {found} for this model and data: another backend's outputs "
               "can be compared with it")  # fmt: skip
     return _gate(comparison, accepted, arguments.write_baseline)
 
