@@ -27,7 +27,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from scripts.cradle_causes import on_numpy, on_torch  # noqa: E402
+from scripts.cradle_causes import on_numpy, on_onnx, on_torch  # noqa: E402
 from scripts.cradle_causes.causes import CAUSES, Cause  # noqa: E402
 from scripts.cradle_causes.patches import ACTED  # noqa: E402
 from scripts.cradle_causes.table import misses, write_table  # noqa: E402
@@ -42,14 +42,17 @@ from tapml.comparing.processes import (  # noqa: E402
     Failure,
 )
 from tapml.comparing.result import BackendResult, Comparison, PairResult  # noqa: E402
-from tapml.comparing.run import DEADLINE_SECONDS, environment_of  # noqa: E402
+from tapml.comparing.run import DEADLINE_SECONDS, compare, environment_of  # noqa: E402
 from tapml.comparing.verdicts import Thresholds, judge, truth_of  # noqa: E402
 from tapml.durable.files import write_json  # noqa: E402
 from tapml.durable.strict_json import to_strict  # noqa: E402
 from tapml.isolate.pool import Pool  # noqa: E402
 
 # Keras on PyTorch averages wrongly today, so it is not one of them.
-HEALTHY: Final = ("keras-openvino", "keras-tensorflow")
+HEALTHY: Final = {
+    ".keras": ("keras-openvino", "keras-tensorflow"),
+    ".onnx": ("onnxruntime", "openvino"),
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,13 +67,16 @@ def main(arguments: list[str] | None = None) -> int:
     results.mkdir(exist_ok=True)
     if not options.table:
         with Pool(JOBS) as pool:
-            for model in sorted(
-                options.folder.glob("*.keras"), key=lambda each: each.stat().st_size
-            ):
+            models = [each for each in options.folder.iterdir() if each.suffix in HEALTHY]
+            for model in sorted(models, key=lambda each: each.stat().st_size):
                 file = results / f"{model.stem}.json"
                 if file.exists() or "." in model.stem or not fnmatchcase(model.stem, options.only):
                     continue
-                found = study(model, read_data(model.with_suffix(".npz")), pool, results)
+                data = read_data(model.with_suffix(".npz"))
+                if model.suffix == ".onnx" and (reason := unusable(model, data, pool)):
+                    print(f"{model.stem}: left out, as {reason}", flush=True)
+                    continue
+                found = study(model, data, pool, results)
                 write_json(file, to_strict(found))
                 planted = [each for each in found["pairs"] if each["cause"]]
                 print(f"{model.stem}: {len(planted)} faulty pairs, {len(misses([found]))} missed",
@@ -83,6 +89,13 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if misses(studied) else 0
 
 
+def unusable(model: Path, data: Data, pool: Pool) -> str:
+    """Why an ONNX model shows nothing: what is patched, or held against it, is wrong already."""
+    found = compare(model, [*HEALTHY[".onnx"], "onnx-reference"], data, pool=pool)
+    differing = [each for each in found.pairs if each.status != "agree"]
+    return f"{' and '.join(differing[0].backends)} part without a fault" if differing else ""
+
+
 def study(
     model: Path, data: Data, pool: Pool, scratch: Path, causes: tuple[Cause, ...] = CAUSES
 ) -> dict[str, Any]:
@@ -93,7 +106,9 @@ def study(
     A comparison as plain data; its pairs have besides ``cause`` (empty for the healthy pair),
     ``truth`` and ``acted``, the nodes where the patch changed a value, in order.
     """
-    processes = {name: _process(find_backend(name), model, pool) for name in HEALTHY}
+    healthy = HEALTHY[model.suffix]
+    of_onnx = model.suffix == ".onnx"
+    processes = {name: _process(find_backend(name), model, pool) for name in healthy}
     outputs: dict[str, dict[str, Array]] = {}
     failures: dict[str, Failure] = {}
     pairs: list[dict[str, Any]] = []
@@ -106,14 +121,15 @@ def study(
             outputs[name] = process.run(inputs)
         localizer = Localizer(processes, inputs, data, failures)
         pairs.append(
-            _pair(HEALTHY, outputs, data, localizer) | {"cause": "", "truth": False, "acted": []}
+            _pair(healthy, outputs, data, localizer) | {"cause": "", "truth": False, "acted": []}
         )
-        kinds = {each.kind for each in processes[HEALTHY[0]].nodes}
+        kinds = {each.kind for each in processes[healthy[0]].nodes}
         for cause in causes:
-            if kinds.isdisjoint(cause.kinds):
+            if kinds.isdisjoint(cause.onnx if of_onnx else cause.kinds):
                 continue
             acted.unlink(missing_ok=True)
-            packages = [on_numpy, on_torch] if cause.everywhere else [on_numpy]
+            everywhere = cause.everywhere and not of_onnx
+            packages = [on_numpy, on_torch] if everywhere else [on_onnx if of_onnx else on_numpy]
             faulty = [_faulty(each, cause, acted, model, pool) for each in packages]
             for process in faulty:
                 name = process.backend.text
@@ -124,14 +140,12 @@ def study(
                     failures[name] = error.failure
             names = [each.backend.text for each in faulty]
             against = (
-                [(names[0], names[1])]
-                if cause.everywhere
-                else [(each, names[0]) for each in HEALTHY]
+                [(names[0], names[1])] if everywhere else [(each, names[0]) for each in healthy]
             )
             found = [_pair(each, outputs, data, localizer) for each in against]
             nodes = set(acted.read_text("utf-8").split("\n")) if acted.exists() else set()
             acted.unlink(missing_ok=True)
-            order = [each.name for each in processes[HEALTHY[0]].nodes if each.name in nodes]
+            order = [each.name for each in processes[healthy[0]].nodes if each.name in nodes]
             if order:
                 pairs += [
                     each | {"cause": cause.name, "truth": True, "acted": order} for each in found
@@ -163,12 +177,12 @@ def _pair(
     if not all(name in outputs for name in names):
         found = localizer.failed(names)
     else:
-        truth = truth_of(data.labels, [outputs[HEALTHY[0]]])
+        truth = truth_of(data.labels, [outputs[names[0]]])
         verdict = judge(outputs[names[0]], outputs[names[1]], truth, Thresholds())
         found = PairResult(names, verdict.status, verdict.reason,
                            metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
         # Also where no tier triggers: the patch writes down where it acts.
-        if verdict.status != "agree" or names[1] not in HEALTHY:
+        if verdict.status != "agree" or names[1].startswith("on_"):
             localized = localizer.inconsistent(found, outputs)
             found = (
                 localized if verdict.status != "agree" else replace(found, graph=localized.graph)

@@ -32,6 +32,7 @@ sys.path[0] = str(ROOT)
 from scripts.model_set.applications import APPLICATIONS  # noqa: E402
 from scripts.model_set.case import Case  # noqa: E402
 from scripts.model_set.packaged import PACKAGED, make_packaged  # noqa: E402
+from scripts.model_set.seeded_onnx import SEEDED_ONNX, make_seeded  # noqa: E402
 from scripts.model_set.tables import false_accusations, write_tables  # noqa: E402
 from scripts.model_set.trained import TRAINED  # noqa: E402
 from scripts.processes import children_processor_seconds  # noqa: E402
@@ -44,6 +45,7 @@ from tapml.isolate.pool import Pool  # noqa: E402
 CASES: Final = (
     *(Case(name, trained.dataset, ".keras") for name, trained in TRAINED.items()),
     *(Case(name, "digits, keras.applications", ".keras") for name in APPLICATIONS),
+    *(Case(name, "digits, seeded ONNX", ".onnx") for name in SEEDED_ONNX),
     *(Case(name, f"{packaged.group} ({packaged.package})", ".onnx")
       for name, packaged in PACKAGED.items()),
 )  # fmt: skip
@@ -62,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.nice(max(0, 10 - os.nice(0)))
     cases = [each for each in CASES if fnmatchcase(each.name, options.only)
-             and (options.packages is not None or each.suffix == ".keras")]  # fmt: skip
+             and (options.packages is not None or each.name not in PACKAGED)]  # fmt: skip
     if not options.tables:
         options.folder.mkdir(parents=True, exist_ok=True)
         make(options.folder, cases, options.packages)
@@ -87,6 +89,9 @@ def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
                 [sys.executable, ROOT / "scripts/model_set/making.py", folder, *names],
                 check=True, env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
             )  # fmt: skip
+    for each in absent:
+        if each.name in SEEDED_ONNX:
+            make_seeded(each.name, each.model(folder), each.data(folder))
     if packages is not None:
         sys.path.append(str(packages))
         for each in absent:

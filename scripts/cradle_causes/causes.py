@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 _CONVOLUTIONS: Final = ("Conv1D", "Conv2D")
+_NORM: Final = ("BatchNormalization",)
+_CONV: Final = ("Conv",)
 _DEPTHWISE: Final = ("DepthwiseConv2D", "SeparableConv2D")
 
 
@@ -25,6 +27,8 @@ class Cause:
         The row of the paper's table III; empty for a crash.
     everywhere
         Whether it is a bug of Keras, so that every backend has it.
+    onnx
+        Operators of ONNX that it can act on; empty for none.
     """
 
     name: str
@@ -32,28 +36,31 @@ class Cause:
     title: str
     root: str = ""
     everywhere: bool = False
+    onnx: tuple[str, ...] = ()
 
 
 CAUSES: Final = (
     Cause("norm-epsilon", ("BatchNormalization",),
-          "the root of the variance without epsilon (figure 2)", "batch normalization"),
+          "the root of the variance without epsilon (figure 2)", "batch normalization", onnx=_NORM),
     Cause("norm-deviation", ("BatchNormalization",),
-          "the variance where the deviation belongs", "batch normalization"),
+          "the variance where the deviation belongs", "batch normalization", onnx=_NORM),
     Cause("padding-symmetric", _CONVOLUTIONS,
-          "`same` pads both sides alike, then crops", "padding scheme"),
+          "`same` pads both sides alike, then crops", "padding scheme", onnx=_CONV),
     Cause("padding-first", _DEPTHWISE,
-          "`same` puts the odd row first", "padding scheme"),
+          "`same` puts the odd row first", "padding scheme", onnx=_CONV),
     Cause("pooling-padding", ("AveragePooling2D",),
-          "the average counts the padding (figure 6)", "pooling scheme"),
+          "the average counts the padding (figure 6)", "pooling scheme", onnx=("AveragePool",)),
     Cause("kernel-flipped", (*_CONVOLUTIONS, "SeparableConv2D"),
-          "kernels mirrored, as a true convolution has them", "parameter organization"),
+          "kernels mirrored, as a true convolution has them", "parameter organization", onnx=_CONV),
     Cause("kernel-transposed", ("Conv2D", "SeparableConv2D"),
-          "kernels with height and width exchanged", "parameter organization"),
+          "kernels with height and width exchanged", "parameter organization", onnx=_CONV),
     Cause("crash-kernel", (*_CONVOLUTIONS, "SeparableConv2D"),
-          "a kernel with inputs and outputs exchanged"),
+          "a kernel with inputs and outputs exchanged", onnx=_CONV),
     Cause("crash-depthwise", _DEPTHWISE, "a depthwise kernel without its channels"),
-    Cause("crash-norm", ("BatchNormalization",), "a gain of the wrong shape", everywhere=True),
+    Cause("crash-norm", ("BatchNormalization",), "a gain of the wrong shape",
+          everywhere=True, onnx=_NORM),
     Cause("crash-pooling", ("MaxPooling2D", "AveragePooling2D"),
-          "a window with the batch's axis", everywhere=True),
-    Cause("crash-dense", ("Dense",), "a transposed kernel", everywhere=True),
+          "a window with the batch's axis", everywhere=True, onnx=("AveragePool", "MaxPool")),
+    Cause("crash-dense", ("Dense",), "a transposed kernel",
+          everywhere=True, onnx=("Gemm", "MatMul")),
 )  # fmt: skip

@@ -21,6 +21,13 @@ ACTED: Final = "TAPML_CAUSES_ACTED"
 Function = Callable[..., Any]
 
 
+def act_at(node: str) -> None:
+    """Write down that a patch acted in a node."""
+    if file := os.environ.get(ACTED):
+        with Path(file).open("a", encoding="utf-8") as lines:
+            lines.write(f"{node}\n")
+
+
 class _Noting:
     """Knows the node that runs, and writes down where a patch acts."""
 
@@ -28,9 +35,8 @@ class _Noting:
 
     @classmethod
     def act(cls) -> None:
-        if cls.node is not None and (file := os.environ.get(ACTED)):
-            with Path(file).open("a", encoding="utf-8") as lines:
-                lines.write(f"{cls.node}\n")
+        if cls.node is not None:
+            act_at(cls.node)
 
 
 class _FaultyRunner(KerasRunner):

@@ -10,6 +10,8 @@ from scripts.cradle_causes.causes import CAUSES
 
 BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --table writes from here -->"
 END: Final = "<!-- end of the causes -->"
+ONNX_BEGIN: Final = "<!-- of ONNX models, from here -->"
+ONNX_END: Final = "<!-- end of the causes on ONNX models -->"
 
 
 def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
@@ -39,11 +41,24 @@ def _published(pair: dict[str, Any]) -> tuple[bool, bool]:
 
 
 def write_table(page: Path, studied: Sequence[dict[str, Any]]) -> None:
-    """Put the table between the two marks of a page."""
+    """Put the tables of Keras and of ONNX models between their marks of a page.
+
+    One that nothing was studied of stays as it is.
+    """
     text = page.read_text("utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{table(studied)}\n{END}{after}", encoding="utf-8")
+    of_onnx = [each for each in studied if _is_onnx(each)]
+    others = [each for each in studied if not _is_onnx(each)]
+    for begin, end, some in ((BEGIN, END, others), (ONNX_BEGIN, ONNX_END, of_onnx)):
+        if some:
+            before, _, rest = text.partition(begin)
+            _, _, after = rest.partition(end)
+            text = f"{before}{begin}\n\n{table(some)}\n{end}{after}"
+    page.write_text(text, encoding="utf-8")
+
+
+def _is_onnx(document: dict[str, Any]) -> bool:
+    return any(name.startswith("on_onnx") for pair in document["pairs"]
+               for name in pair["backends"])  # fmt: skip
 
 
 def table(studied: Sequence[dict[str, Any]]) -> str:

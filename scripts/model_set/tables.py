@@ -17,6 +17,7 @@ END: Final = "<!-- end of the tables -->"
 CONFIRMED: Final = {
     ("AveragePooling2D", "keras-torch"): "keras-average-pooling.py",
     ("BatchNormalization", "onnx-reference"): "onnx-reference-batch-normalization.py",
+    ("Resize", "onnx-reference"): "onnx-reference-resize-align-corners.py",
     ("GlobalMaxPool", "onnx-reference"): "onnx-reference-global-max-pool.py",
 }
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")

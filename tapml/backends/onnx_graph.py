@@ -49,6 +49,11 @@ class OnnxGraph:
             if each.name not in self._weights
         ]
 
+    @property
+    def step(self) -> int | None:
+        """Instances of one call, where the model fixes them."""
+        return next(iter(self.inputs()[0].shape), None)
+
     def nodes(self) -> list[Node]:
         """Every node; what it reads from outside of a subgraph counts as read."""
         made = {each.name: (each.name, 0) for each in self.inputs()}
@@ -159,9 +164,9 @@ def _name_of(step: Any) -> str:
 
 
 def _shape_of(value: Any) -> tuple[int | None, ...]:
+    # Exporters write an extent that may be any as a name, as nothing, or as 0 or -1.
     return tuple(
-        each.dim_value if each.HasField("dim_value") else None
-        for each in value.type.tensor_type.shape.dim
+        each.dim_value if each.dim_value > 0 else None for each in value.type.tensor_type.shape.dim
     )
 
 

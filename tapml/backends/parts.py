@@ -15,8 +15,9 @@ import numpy as np
 
 from tapml.backends.runner import Array, Input, Node, to_plain
 
-PROGRAM_FOLDER: Final = "samples.safetensors"
-"""The file that tells the folder of a torch module, see :meth:`Description.reads`."""
+PROGRAM_FOLDER: Final = "config.json"
+"""The file that tells the folder of a torch module or a language model, see
+:meth:`Description.reads`."""
 NEEDS: Final = ("numpy", "msgspec>=0.19,<1", "transformers>=5.23,<6")
 """What reading such a folder takes, see :class:`tapml.backends.description.Description`."""
 Prepared: TypeAlias = Callable[[Mapping[str, Array]], Sequence[Any]]
@@ -122,6 +123,13 @@ class PartsRunner:
         if shapes not in self._whole:
             self._whole[shapes] = self._prepare(self._graph, self._graph.whole(), inputs)
         return [to_plain(each) for each in self._whole[shapes](inputs)]
+
+
+def filled(inputs: Mapping[str, Array], step: int | None) -> dict[str, Array]:
+    """The instances of one call: the last repeated up to as many as the model takes."""
+    count = len(next(iter(inputs.values())))
+    places = np.minimum(np.arange(max(step or 1, count)), count - 1)
+    return {name: each[places] for name, each in inputs.items()}
 
 
 def in_steps(

@@ -1,7 +1,6 @@
 """A torch module's program as nodes, and modules made of its parts.
 
-A module is what tapml reads without running anything of its folder: a recorded program
-(:func:`tapml.from_torch`) or a class of tapml's own. A node is named as in the program.
+A node is named as in the program; of a language model, ``LAYER/NODE`` with the layer's path.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import torch
 from torch import fx
 from torch.utils import _pytree
 
-from tapml.backends.runner import Array, Input, Node
-from tapml.models.huggingface import load_any
-from tapml.models.loaded import LoadedModule
-from tapml.models.recorded_module import RecordedModule
-from tapml_targets.errors import InputError, UnsupportedOperatorError
+from tapml.backends.runner import Array, Node
+from tapml.backends.torch_program import read_program
+from tapml_targets.errors import UnsupportedOperatorError
 
 _NUMPY: Final = frozenset(
     (
@@ -73,24 +70,18 @@ class TorchGraph:
     """
 
     def __init__(self, folder: Path) -> None:
-        model = load_any(folder)
-        if not isinstance(model, LoadedModule):
-            raise InputError(
-                f"{folder.name} is a language model; expected a module of tensors, as "
-                "tapml.from_torch(...).save(folder) writes it"
-            )
-        self._model = model
-        if isinstance(model, RecordedModule):
-            self._module = model.program.module(check_guards=False)
-        else:
-            prepared = model.stored.prepare(model.samples[0][0])
-            examples = tuple(torch.from_numpy(each.copy()) for each in prepared.values())
-            with torch.no_grad():
-                self._module = torch.export.export(model.module, examples).module()
-        self._nodes = {each.name: each for each in self._module.graph.nodes if _is_step(each)}
-        self._values = {name: _values_of(each) for name, each in self._nodes.items()}
+        program = read_program(folder)
+        self._module = program.module
+        self.inputs = program.inputs
+        nodes = [each for each in self._module.graph.nodes if _is_step(each)]
+        self._names = {
+            each: (_layered(each) if program.layered else each.name)
+            for each in self._module.graph.nodes
+        }
+        self._nodes = {self._names[each]: each for each in nodes}
+        self._values = {name: _values_of(each, name) for name, each in self._nodes.items()}
         given = [each for each in self._module.graph.nodes if each.op == "placeholder"]
-        names = [each.name for each in model.stored.inputs]
+        names = [each.name for each in self.inputs()]
         self._given = dict(zip(given, names, strict=True))
         self._dtypes = {name: each.meta["val"].dtype for each, name in self._given.items()}
         self._mutates = any(
@@ -99,17 +90,6 @@ class TorchGraph:
         )
         (end,) = (each for each in self._module.graph.nodes if each.op == "output")
         self.outputs = [self._name_of(each) for each in end.all_input_nodes]
-
-    def inputs(self) -> list[Input]:
-        """The inputs; a symbol is an extent that may be any."""
-        return [
-            Input(
-                each.name,
-                tuple(extent if isinstance(extent, int) else None for extent in each.shape),
-                each.dtype,
-            )
-            for each in self._model.stored.inputs
-        ]
 
     def nodes(self) -> list[Node]:
         """Every operation that gives tensors."""
@@ -196,7 +176,7 @@ class TorchGraph:
         return [
             each
             for each in node.all_input_nodes
-            if each in self._given or each.name in self._nodes or _is_item(each)
+            if each in self._given or self._names[each] in self._nodes or _is_item(each)
         ]
 
     def _place_of(self, value: fx.Node) -> tuple[str, int]:
@@ -204,8 +184,8 @@ class TorchGraph:
             return self._given[value], 0
         if _is_item(value):
             whole: Any = value.args
-            return str(whole[0].name), int(whole[1])
-        return value.name, 0
+            return self._names[whole[0]], int(whole[1])
+        return self._names[value], 0
 
     def _name_of(self, value: fx.Node) -> str:
         name, place = self._place_of(value)
@@ -232,9 +212,16 @@ def _is_tuple(node: fx.Node) -> bool:
     return isinstance(node.meta["val"], tuple | list)
 
 
-def _values_of(node: fx.Node) -> list[str]:
+def _layered(node: fx.Node) -> str:
+    """The node's name below the path of the innermost module that it belongs to."""
+    modules = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(modules[-1][0]).partition(".")[2] if modules else ""
+    return f"{path}/{node.name}" if path else node.name
+
+
+def _values_of(node: fx.Node, name: str) -> list[str]:
     count = len(node.meta["val"]) if _is_tuple(node) else 1
-    return [f"{node.name}:{at}" if at else node.name for at in range(count)]
+    return [f"{name}:{at}" if at else name for at in range(count)]
 
 
 def _sizes(sources: Sequence[fx.Node], inputs: Sequence[Array]) -> dict[Any, int]:

@@ -23,8 +23,13 @@ examples:
   tapml compare model.onnx --backends onnxruntime@1.20,onnxruntime --data data.npz
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
   tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
+  tapml compare pydoc-llama --backends torch-eager,torch-compile:aot-eager,cpu --data texts.txt
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --baseline ok.json
+  tapml compare session                                 a finished migration: source and target
+  tapml compare model.onnx --backends onnxruntime --data data.npz --outputs kept    (on one machine)
+  tapml compare model.onnx --backends openvino --data data.npz --outputs kept       (on another)
+  tapml compare --outputs kept                          what is there, without running anything
   tapml compare --fuzz found --backends onnxruntime,openvino --minutes 5
   tapml compare model.onnx --fuzz found --backends onnxruntime,openvino --data data.npz
   tapml compare --calibrate results/ --write-thresholds own.json
@@ -32,13 +37,14 @@ examples:
   tapml compare --list                                  the backends, and what each needs
 
 The data is an .npz file, or a folder of .npy files, with arrays named as the model's inputs, or x,
-and labels in y; or a folder of images, in subfolders by class. Labels are classes (whole numbers)
-or targets (floats); without them, the class that most backends put first stands in. Every backend
-runs in a process of its own. For each pair that differs, the layer is named that differs alone on
-equal inputs, and with three backends or more the one that a majority disagrees with. NAME@VERSION
-is another version of the library: the first use installs it with pip into an environment in your
-cache. --output FOLDER keeps the localization maps (report.html) and result.json. --fuzz FOLDER
-keeps each cause it finds once, as its smallest model with a script.
+and labels in y; or a folder of images, in subfolders by class; for a language model a .txt file, a
+text a line, or a folder of .txt files, of which the first 64 tokens count. Labels are classes
+(whole numbers) or targets (floats); without them, the class that most backends put first stands in.
+Every backend runs in a process of its own. For each pair that differs, the layer is named that
+differs alone on equal inputs, and with three backends or more the one that a majority disagrees
+with. NAME@VERSION is another version of the library: the first use installs it with pip into an
+environment in your cache. --output FOLDER keeps the localization maps (report.html) and
+result.json. --fuzz FOLDER keeps each cause it finds once, as its smallest model with a script.
 
 exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
 crashes or hangs; 2 usage or input
@@ -54,18 +60,30 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EPILOG,
     )
     parser.add_argument(
-        "model", type=Path, nargs="?", help="a .keras or .onnx file, or a torch module's folder"
+        "model",
+        type=Path,
+        nargs="?",
+        help="a .keras or .onnx file, or the folder of a torch module, a language model or a "
+        "finished session",
     )
-    parser.add_argument("--backends", metavar="A,B,...", default="", help="at least two")
+    parser.add_argument(
+        "--backends", metavar="A,B,...", default="",
+        help="at least two; of a session, its source and its target are the default",
+    )  # fmt: skip
     parser.add_argument(
         "--data",
         type=Path,
         metavar="PATH",
-        help="an .npz file, or a folder of images or .npy files",
+        help="an .npz file, a folder of images or .npy files, or a .txt file or folder of them",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="write report.html and result.json there"
     )
+    parser.add_argument(
+        "--outputs", type=Path, metavar="FOLDER",
+        help="keep the outputs there, by content; what it has is not run again, and what other "
+        "machines or versions left there is compared; without a model, only that is compared",
+    )  # fmt: skip
     gate = parser.add_mutually_exclusive_group()
     gate.add_argument(
         "--baseline", type=Path, metavar="FILE",
@@ -130,6 +148,13 @@ def _add_thresholds(parser: argparse.ArgumentParser) -> None:
         help="least D_MAD of an instance that triggers (default: 0.2)",
     )
     group.add_argument(
+        "--divergence",
+        type=number("nats from 0 to 100", float, 0.0, 100.0),
+        metavar="NATS",
+        help="least Kullback-Leibler divergence of a language model's position that triggers "
+        "(default: 0.001)",
+    )
+    group.add_argument(
         "--relative",
         type=number("a number from 0 to 1", float, 0.0, 1.0),
         metavar="SHARE",
@@ -166,6 +191,7 @@ def _limits(arguments: argparse.Namespace) -> Thresholds:
         "top_k": arguments.top_k,
         "mad_distance": arguments.mad_distance,
         "relative": arguments.relative,
+        "divergence": arguments.divergence,
         "share": None if arguments.share is None else arguments.share / 100,
     }
     return replace(limits, **{name: each for name, each in given.items() if each is not None})
@@ -181,7 +207,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.fuzz is not None:
         return _fuzz(arguments)
-    if arguments.model is None or arguments.data is None:
+    if arguments.outputs is not None and arguments.model is None:
+        return _compare_stored(arguments)
+    from tapml.comparing.sessions import is_plan
+
+    if arguments.model is None or (arguments.data is None and not is_plan(arguments.model)):
         raise InputError("expected a model and --data; see `tapml compare --help`")
     from tapml.cli.progress import watch
     from tapml.comparing.run import compare
@@ -199,17 +229,46 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.data,
             limits=_limits(arguments),
             deadline_seconds=arguments.deadline,
+            outputs=arguments.outputs,
             watcher=watcher,
         )
     if arguments.output is not None:
         _write(comparison, arguments.output)
     if arguments.json:
-        from tapml.durable.strict_json import to_strict
-
-        print(json.dumps(to_strict(comparison.to_json()), indent=1, allow_nan=False))
-    else:
+        _print_json(comparison.to_json())
+    elif comparison.pairs:
         _print(comparison, arguments.output)
+    else:
+        found = ", ".join(each.name for each in comparison.backends) or "nothing"
+        print(f"{arguments.outputs} has {found} for this model and data: another backend's outputs "
+              "can be compared with it")  # fmt: skip
     return _gate(comparison, accepted, arguments.write_baseline)
+
+
+def _print_json(document: object) -> None:
+    from tapml.durable.strict_json import to_strict
+
+    print(json.dumps(to_strict(document), indent=1, allow_nan=False))
+
+
+def _compare_stored(arguments: argparse.Namespace) -> int:
+    """Compare what a folder has; 1 if a pair differs."""
+    from tapml.comparing.run import compare_stored
+    from tapml_targets.errors import InputError
+
+    if arguments.backends or arguments.data or arguments.baseline or arguments.write_baseline:
+        raise InputError("--outputs without a model compares what the folder has: leave out "
+                         "--backends, --data and baselines, or name the model")  # fmt: skip
+    comparisons = compare_stored(arguments.outputs, limits=_limits(arguments))
+    for at, comparison in enumerate(comparisons):
+        if arguments.output is not None:
+            _write(comparison, arguments.output / f"{at + 1}-{comparison.model}")
+        if not arguments.json:
+            print(f"{comparison.model}, {comparison.instances} instances")
+            _print(comparison, None)
+    if arguments.json:
+        _print_json([each.to_json() for each in comparisons])
+    return max(each.exit_code for each in comparisons)
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:

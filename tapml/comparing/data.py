@@ -12,6 +12,7 @@ import numpy as np
 
 from tapml.backends.runner import Array, Input
 from tapml.comparing.data_folders import fitted, read_folder
+from tapml.comparing.texts import ENDING, read_texts, to_tokens
 from tapml_targets.errors import InputError
 
 LABELS: Final = "y"
@@ -31,14 +32,22 @@ class Data:
         Whole numbers (classes), floats (a regression's targets), or None.
     images
         Whether ``x`` holds images, channels last, which a model may want first.
+    texts
+        What a language model reads; `arrays` are empty until its tokens are known, see
+        :meth:`in_tokens`.
     """
 
     arrays: Mapping[str, Array]
     labels: Array | None = None
     images: bool = False
+    texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
+        return len(self.texts) or len(next(iter(self.arrays.values())))
+
+    def in_tokens(self, model: Path) -> Data:
+        """Texts in the tokens of a model's folder; other data as it is."""
+        return replace(self, arrays=to_tokens(self.texts, model)) if self.texts else self
 
     def for_inputs(self, inputs: Sequence[Input]) -> dict[str, Array]:
         """The arrays by the names of a model's inputs.
@@ -95,13 +104,16 @@ _PLAIN: Final = {"bfloat16": "float32"}
 def read_data(path: Path) -> Data:
     """Read an ``.npz`` file: arrays named as the model's inputs, or ``x``; labels in ``y``.
 
-    Of a folder, see :func:`~tapml.comparing.data_folders.read_folder`.
+    Of texts, see :func:`~tapml.comparing.texts.read_texts`; of another folder,
+    :func:`~tapml.comparing.data_folders.read_folder`.
 
     Raises
     ------
     InputError
         If the file is no such archive, is too large, or its arrays do not fit together.
     """
+    if path.suffix == ENDING or (path.is_dir() and any(path.glob(f"*{ENDING}"))):
+        return Data({}, texts=tuple(read_texts(path)))
     if path.is_dir():
         arrays, images = read_folder(path)
         return replace(make_data(arrays), images=images)

@@ -59,6 +59,9 @@ class Localizer:
         """The pair with its localization map, first guilty node, and who is to blame."""
         first, second = pair.backends
         instance = pair.worst or 0
+        if stored := [name for name in pair.backends if name not in self._processes]:
+            where = f"{' and '.join(stored)} ran elsewhere, so no layer is sought"
+            return replace(pair, reason=f"{pair.reason}; {where}")
         try:
             states = {name: self._states(name, instance) for name in pair.backends}
         except BackendFailedError as error:
@@ -105,6 +108,8 @@ class Localizer:
         if "unsupported" in kinds:
             return PairResult(backends, "unsupported", reason)
         pair = PairResult(backends, kinds[0], reason)
+        if any(name not in self._processes for name in backends):
+            return pair if len(broken) == 2 else replace(pair, blamed=broken[0])
         if len(broken) == 2:
             nodes = [self._first_failing(name) for name in broken]
             if nodes[0] is None or nodes[1] is None or nodes[0].name != nodes[1].name:

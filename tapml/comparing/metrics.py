@@ -26,6 +26,8 @@ MAD_STEPS: Final = tuple(round(0.05 * each, 2) for each in range(1, 21))
 RELATIVE_STEPS: Final = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 """What the elementwise threshold may be."""
 _FLOOR: Final = 1e-30
+_ELEMENTS: Final = 1 << 20
+"""Compared at once: logits of many tokens take gigabytes in float64."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -98,16 +100,26 @@ def relative_deviation(first: Array, second: Array) -> Floats:
     >>> relative_deviation(np.array([[1.0, np.nan]]), np.array([[0.5, np.nan]]))
     array([0.5])
     """
+    gap, magnitude = np.zeros(len(first)), np.zeros(len(first))
+    if not first.size:
+        return gap
+    step = max(1, _ELEMENTS * len(first) // first.size)
+    for start in range(0, len(first), step):
+        rows = slice(start, start + step)
+        gap[rows], magnitude[rows] = _gaps(first[rows], second[rows])
+    scale = np.maximum(np.maximum(magnitude, np.median(magnitude)), _FLOOR)
+    return np.asarray(gap / scale)
+
+
+def _gaps(first: Array, second: Array) -> tuple[Floats, Floats]:
+    """The largest gap and the largest magnitude of each instance."""
     one, other = (np.asarray(each, np.float64).reshape(len(each), -1) for each in (first, second))
-    if not one.size:
-        return np.zeros(len(one))
     finite = np.isfinite(one) & np.isfinite(other)
     same = finite | (one == other) | (np.isnan(one) & np.isnan(other))
     magnitude = np.where(finite, np.maximum(np.abs(one), np.abs(other)), 0.0).max(axis=1)
-    scale = np.maximum(np.maximum(magnitude, np.median(magnitude)), _FLOOR)
     with np.errstate(invalid="ignore"):
         gap = np.where(finite, np.abs(one - other), np.where(same, 0.0, np.inf)).max(axis=1)
-    return np.asarray(gap / scale)
+    return gap, magnitude
 
 
 def one_hot(labels: Array, classes: int) -> Floats:

@@ -69,6 +69,7 @@ def _pair(pair: PairResult) -> Section:
             facts.append(
                 (name, f"{tier['triggering']} instances of at least {tier['threshold']:g} ({bins})")
             )
+    facts += _of_tokens(pair)
     section: Section = {
         "id": "-".join(pair.backends),
         "title": " and ".join(pair.backends),
@@ -78,6 +79,24 @@ def _pair(pair: PairResult) -> Section:
         section["maps"] = [_map(pair)]
         section["table"] = _suspects(pair)
     return section
+
+
+def _of_tokens(pair: PairResult) -> list[tuple[str, str]]:
+    """Of a language model."""
+    if "KL" not in pair.metrics:
+        return []
+    tier, top = pair.metrics["KL"], pair.metrics["top1"]
+    return [
+        (
+            "divergence",
+            f"{tier['triggering']} instances of at least {tier['threshold']:g} nats at a position; "
+            f"{tier['mean']:.2g} on average",
+        ),
+        (
+            "same token first",
+            f"{top['agreement']:.2%} of the positions; {top['parted']} instances part",
+        ),
+    ]
 
 
 def _suspects(pair: PairResult) -> tuple[list[str], list[list[Cell]]]:

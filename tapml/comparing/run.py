@@ -12,10 +12,14 @@ from typing import Any, Final
 from tapml.backends.child import JOBS
 from tapml.backends.finding import Backend, find_backend
 from tapml.backends.runner import Array
-from tapml.comparing.data import Data, make_data, read_data
+from tapml.comparing.data import LABELS, Data, make_data, read_data
+from tapml.comparing.extraction import Extracted, Keeping, extract
 from tapml.comparing.localizing import Localizer
-from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
-from tapml.comparing.result import BackendResult, Comparison, PairResult
+from tapml.comparing.processes import BackendProcess
+from tapml.comparing.result import Comparison, PairResult
+from tapml.comparing.sessions import BACKENDS as SESSION_BACKENDS
+from tapml.comparing.sessions import cases_of, is_plan
+from tapml.comparing.stored import OutputStore, Run
 from tapml.comparing.verdicts import Thresholds, judge, truth_of
 from tapml.isolate.environment import Environment
 from tapml.isolate.kept_environments import kept_environment
@@ -31,10 +35,11 @@ DEADLINE_SECONDS: Final = 600.0
 def compare(
     model: str | Path,
     backends: Sequence[str],
-    data: str | Path | Data | Mapping[str, Any],
+    data: str | Path | Data | Mapping[str, Any] | None = None,
     *,
     limits: Thresholds | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
+    outputs: str | Path | None = None,
     pool: Pool | None = None,
     watcher: Watcher = ignore,
 ) -> Comparison:
@@ -44,16 +49,23 @@ def compare(
     ----------
     model
         A file that the backends understand, such as ``.keras`` or ``.onnx``, the folder of a torch
-        module, or the name of one that ships with tapml.
+        module or a language model, the name of one that ships with tapml, or the folder of a
+        finished session.
     backends
-        At least two names, see :func:`tapml.backends.finding.backends`.
+        At least two names, see :func:`tapml.backends.finding.backends`. Empty for a session: its
+        source and its target.
     data
-        An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), or
-        arrays by name: the inputs by their names, or ``x``; labels as ``y``.
+        An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
+        (see :func:`~tapml.comparing.texts.read_texts`), or arrays by name: the inputs by their
+        names, or ``x``; labels as ``y``. None for a session: the cases that it was moved with.
     limits
         Thresholds; default: the paper's, and 1e-3 for a single element.
     deadline_seconds
         Time limit of every call of a backend; a longer one hangs.
+    outputs
+        A folder that keeps the outputs. What it has of these backends, in the releases that are
+        installed here, is not run again, and what it has of others takes part: see
+        :mod:`tapml.comparing.stored`. One backend is then enough, or none.
     pool
         A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
         import the backends' libraries once. Default: one for this call.
@@ -68,80 +80,111 @@ def compare(
         If a backend is not installed.
     """
     path = zoo_folder(str(model)) or Path(model)
-    chosen = _chosen(path, backends)
-    data = _data(data)
+    if is_plan(path):
+        backends = backends or SESSION_BACKENDS
+        data = cases_of(path) if data is None else data
+    if data is None:
+        raise InputError("expected data: an .npz file, a folder, texts, or arrays by name")
+    chosen = _chosen(path, backends, least=2 if outputs is None else 0)
+    data = _data(data).in_tokens(path)
+    keeping = None if outputs is None else Keeping.of(Path(outputs), path, data)
     phases = Phases(watcher)
     with ExitStack() as stack:
         processes = _processes(chosen, path.resolve(), pool, deadline_seconds, stack, phases)
-        outputs, inputs, failures = _extract(processes, data, phases)
-        localizer = Localizer(processes, inputs, data, failures)
-        pairs = []
-        truth = truth_of(data.labels, list(outputs.values())) if outputs else None
-        limits = limits or Thresholds()
-        for first, second in combinations(processes, 2):
-            with phases.phase(f"{first} and {second}") as phase:
-                if first in outputs and second in outputs and truth is not None:
-                    verdict = judge(outputs[first], outputs[second], truth, limits)
-                    pair = PairResult((first, second), verdict.status, verdict.reason,
-                                      metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
-                    if verdict.status != "agree":
-                        pair = localizer.inconsistent(pair, outputs)
-                else:
-                    pair = localizer.failed((first, second))
-                phase.detail = f"{pair.status}: {pair.layer or pair.reason}"
-            pairs.append(pair)
-        labels = "none" if truth is None or truth.labels is None else (
-            "from backends" if truth.from_backends else truth.task
-        )  # fmt: skip
-        return Comparison(
-            str(model),
-            len(data),
-            labels,
-            tuple(
-                BackendResult(name, each.backend.description.title, each.versions,
-                              round(each.seconds, 3), failures.get(name))
-                for name, each in processes.items()
-            ),
-            tuple(pairs),
+        found = extract(processes, data, phases, keeping)
+        if keeping is not None:
+            own = [tuple(each.backend.installed()) for each in processes.values()]
+            others = [each for each in keeping.runs() if each.installed not in own]
+            found.add_stored(others, keeping.store)
+        localizer = Localizer(processes, found.inputs, data, found.failures)
+        return _compared(
+            str(model), len(data), found, localizer, limits or Thresholds(),
+            labels=data.labels, tokens=data.arrays, phases=phases,
         )  # fmt: skip
 
 
-def _extract(
-    processes: Mapping[str, BackendProcess], data: Data, phases: Phases
-) -> tuple[dict[str, dict[str, Array]], dict[str, Array], dict[str, Failure]]:
-    """The outputs of every backend, the inputs by name, and the failures."""
-    outputs: dict[str, dict[str, Array]] = {}
-    inputs: dict[str, Array] = {}
-    failures: dict[str, Failure] = {}
-    for name, process in processes.items():
-        with phases.phase(name) as phase, _recorded(name, failures):
-            process.load()
-            inputs = data.for_inputs(process.inputs)
-            outputs[name] = process.run(inputs)
-            versions = ", ".join(f"{key} {value}" for key, value in process.versions.items())
-            phase.detail = f"{len(data)} instances, {versions}"
-    if not any(each.inputs for each in processes.values()):
-        said = "; ".join(f"{name}: {each.message}" for name, each in failures.items())
-        raise InputError(f"no backend can load the model: {said}")
-    return outputs, inputs, failures
+def compare_stored(
+    outputs: str | Path, *, limits: Thresholds | None = None, watcher: Watcher = ignore
+) -> list[Comparison]:
+    """Compare the outputs in a folder, and run nothing: one result for each model and data set.
+
+    Raises
+    ------
+    InputError
+        If the folder has no two runs of one model on the same data, or a file is damaged.
+    """
+    store = OutputStore(Path(outputs))
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in store.runs():
+        groups.setdefault((run.model_hash, run.data_hash), []).append(run)
+    several = [each for each in groups.values() if len(each) > 1]
+    if not several:
+        raise InputError(
+            f"{outputs} has no two runs of one model on the same data; expected what "
+            "`tapml compare MODEL --backends NAME --data D --outputs FOLDER` keeps"
+        )
+    results = []
+    for runs in several:
+        found = Extracted()
+        found.add_stored(runs, store)
+        beside = store.arrays(tuple(runs[0].beside.items()))
+        localizer = Localizer({}, {}, Data({}), found.failures)
+        results.append(
+            _compared(
+                runs[0].model,
+                runs[0].instances,
+                found,
+                localizer,
+                limits or Thresholds(),
+                labels=beside.pop(LABELS, None),
+                tokens=beside,
+                phases=Phases(watcher),
+            )
+        )
+    return results
 
 
-@contextmanager
-def _recorded(name: str, failures: dict[str, Failure]) -> Iterator[None]:
-    try:
-        yield
-    except BackendFailedError as error:
-        failures[name] = error.failure
+def _compared(
+    model: str,
+    instances: int,
+    found: Extracted,
+    localizer: Localizer,
+    limits: Thresholds,
+    *,
+    labels: Array | None,
+    tokens: Mapping[str, Array],
+    phases: Phases,
+) -> Comparison:
+    """All pairs."""
+    outputs = found.outputs
+    truth = truth_of(labels, list(outputs.values())) if outputs else None
+    pairs = []
+    for first, second in combinations([each.name for each in found.backends], 2):
+        with phases.phase(f"{first} and {second}") as phase:
+            if first in outputs and second in outputs and truth is not None:
+                verdict = judge(outputs[first], outputs[second], truth, limits, tokens)
+                pair = PairResult((first, second), verdict.status, verdict.reason,
+                                  metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
+                if verdict.status != "agree":
+                    pair = localizer.inconsistent(pair, outputs)
+            else:
+                pair = localizer.failed((first, second))
+            phase.detail = f"{pair.status}: {pair.layer or pair.reason}"
+        pairs.append(pair)
+    said = "none" if truth is None or truth.labels is None else (
+        "from backends" if truth.from_backends else truth.task
+    )  # fmt: skip
+    return Comparison(model, instances, said, tuple(found.backends), tuple(pairs))
 
 
-def _chosen(model: Path, names: Sequence[str]) -> list[Backend]:
+def _chosen(model: Path, names: Sequence[str], least: int) -> list[Backend]:
     if not model.exists():
         raise InputError(
             f"there is no {model}; expected a model: a .keras or .onnx file, or the folder of a "
-            "torch module (tapml.from_torch)"
+            "torch module (tapml.from_torch), a language model, or a session"
         )
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
-    if len(chosen) < 2:
+    if len(chosen) < least:
         raise InputError(
             f"a comparison needs at least two backends, got {', '.join(names) or 'none'}"
         )

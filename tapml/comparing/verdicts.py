@@ -10,6 +10,8 @@ import numpy as np
 
 from tapml.backends.runner import Array
 from tapml.comparing import metrics
+from tapml.comparing.texts import MASK, TOKENS
+from tapml.comparing.tokens import are_logits, as_plain, clearest, token_distances
 from tapml_targets.errors import InputError
 
 Task: TypeAlias = Literal["classification", "regression", "none"]
@@ -33,6 +35,8 @@ class Thresholds:
         p: the share of instances that may trigger, 0 to 1 (paper: 0).
     top_k
         k of D_CLASS.
+    divergence
+        Of a language model: least Kullback-Leibler divergence of a position, in nats.
     """
 
     class_distance: float = 8.0
@@ -40,6 +44,7 @@ class Thresholds:
     relative: float = 1e-3
     share: float = 0.0
     top_k: int = metrics.TOP_K
+    divergence: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class OutputVerdict:
     metrics
         Plain data; names as in the paper. ``counts`` are what other thresholds would find, see
         :mod:`tapml.comparing.calibration`: instances at or above each step, ties left out; for
-        D_CLASS by k. ``accuracy`` is that of both backends for k from 1 to 5.
+        D_CLASS by k. ``accuracy`` is that of both backends for k from 1 to 5. A language model has
+        ``KL``, ``top1`` (the share of positions with the same token first) and ``parting``.
     """
 
     status: str
@@ -128,9 +134,13 @@ def _are_probabilities(outputs: Array) -> bool:
 
 
 def judge(
-    first: Mapping[str, Array], second: Mapping[str, Array], truth: Truth, limits: Thresholds
+    first: Mapping[str, Array],
+    second: Mapping[str, Array],
+    truth: Truth,
+    limits: Thresholds,
+    tokens: Mapping[str, Array] | None = None,
 ) -> OutputVerdict:
-    """Compare the outputs of two backends."""
+    """Compare the outputs of two backends; `tokens` are the inputs of a language model."""
     shapes = [[each.shape for each in side.values()] for side in (first, second)]
     if shapes[0] != shapes[1]:
         return OutputVerdict("shape", f"the outputs have the shapes {shapes[0]} and {shapes[1]}",
@@ -150,7 +160,9 @@ def judge(
         worst = int(np.argmax(relative))
         return OutputVerdict("nan", f"{int(np.isinf(relative).sum())} of {count} instances have "
                              "NaN or Inf on one side only", worst, found)  # fmt: skip
-    if truth.labels is not None:
+    if tokens and are_logits(tokens.get(TOKENS), one):
+        triggers, order = _judge_tokens(one, other, relative, tokens, limits, found)
+    elif truth.labels is not None:
         target = truth.labels
         if truth.task == "classification":
             one, other = _classes(one), _classes(other)
@@ -194,7 +206,46 @@ def judge(
         f"{int(triggers.sum())} of {count} instances differ, by up to {relative.max():.2g} of the "
         "output's scale"
     )
+    if parting := found.get("parting"):
+        reason += (
+            f"; the first token that differs: {parting['tokens'][0]} and {parting['tokens'][1]} "
+            f"after position {parting['position']} of instance {parting['instance']}, with margins "
+            f"of {parting['margins'][0]:.2g} and {parting['margins'][1]:.2g}"
+        )
     return OutputVerdict("inconsistent", reason, worst, found)
+
+
+def _judge_tokens(
+    one: Array,
+    other: Array,
+    relative: Array,
+    tokens: Mapping[str, Array],
+    limits: Thresholds,
+    found: dict[str, Any],
+) -> tuple[Array, list[Array]]:
+    """Which instances of a language model trigger, and what orders them; fills the metrics.
+
+    A divergence or another token first counts, as the published distances do, where the logits
+    differ by more than a tie.
+    """
+    distances = token_distances(one, other, tokens.get(MASK))
+    apart = relative >= TIE
+    diverging = distances.divergence >= limits.divergence
+    parted = np.isin(np.arange(len(relative)), list(distances.partings))
+    found["KL"] = _tier(diverging, limits.divergence, float(distances.divergence.max())) | {
+        "mean": float(distances.mean.mean()),
+        "ties": int((diverging & ~apart).sum()),
+    }
+    found["top1"] = {
+        "agreement": float(distances.agreeing.mean()),
+        "parted": int(parted.sum()),
+        "ties": int((parted & ~apart).sum()),
+    }
+    clear = clearest(distances.partings.values())
+    if clear is not None:
+        found["parting"] = as_plain(clear)
+    triggers = (relative >= limits.relative) | ((diverging | parted) & apart)
+    return triggers, [np.where(apart, distances.divergence, 0.0), relative]
 
 
 def _tier(triggers: Array, threshold: float, largest: float) -> dict[str, Any]:

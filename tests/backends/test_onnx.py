@@ -21,7 +21,8 @@ from tests.comparing.small_cnn import NODES, make_images, write_cnn
 
 NAMES = ["onnxruntime:all", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:disabled",
          "onnx-reference", "openvino"]  # fmt: skip
-CHECKS = ["has_inputs_nodes_and_versions", "ends_in_its_outputs", "refuses_what_is_no_model"]
+CHECKS = ["has_inputs_nodes_and_versions", "ends_in_its_outputs", "refuses_what_is_no_model",
+          "takes_an_instance_a_call"]  # fmt: skip
 
 
 def load(name: str, path: Path) -> Runner:
@@ -51,6 +52,25 @@ def ends_in_its_outputs(given: dict[str, str]) -> None:
         values = [inputs[name] if name in inputs else hidden[name][i] for name, i in node.sources]
         (alone,) = runner.replay(node.name, values)
         np.testing.assert_allclose(alone, hidden[node.name][0], rtol=1e-3, atol=1e-5)
+
+
+def takes_an_instance_a_call(given: dict[str, str]) -> None:
+    """Of a file that fixes one, whatever the data has; and -1 is an extent that may be any."""
+    import onnx
+
+    model = onnx.load(given["model"])
+    free = Path(given["model"]).with_name(f"free {given['backend']}.onnx")
+    single = free.with_name(f"single {given['backend']}.onnx")
+    for extent, path in ((-1, free), (1, single)):
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = extent
+        onnx.save(model, path)
+    inputs = {"image": make_images(3)["x"]}
+    runner = load(given["backend"], single)
+    assert runner.inputs()[0].shape == (1, 1, 8, 8)
+    found = runner.run(inputs)["classes"]
+    runner = load(given["backend"], free)
+    assert runner.inputs()[0].shape == (None, 1, 8, 8)
+    np.testing.assert_allclose(found, runner.run(inputs)["classes"], rtol=1e-4, atol=1e-6)
 
 
 def refuses_what_is_no_model(given: dict[str, str]) -> None:

@@ -20,7 +20,8 @@ from tests.comparing.small_cnn import NODES, make_images
 
 DEADLINE = 500.0
 MODULES = ["torch-eager", "torch-eager:math", "torch-eager:flash", "torch-compile:aot-eager"]
-JOBS = [f"{__name__}:{name}" for name in ("record", "module_on", "onnx_on", "writes_in_place")]
+JOBS = [f"{__name__}:{name}" for name in ("record", "module_on", "onnx_on", "writes_in_place",
+                                           "language_model")]  # fmt: skip
 
 
 def record(folder: str) -> None:
@@ -111,6 +112,27 @@ def writes_in_place(folder: str) -> None:
     assert set(alone.tolist()) == {-1.0}
 
 
+def language_model(variant: str) -> None:
+    """A decoder: a text a call, nodes with the paths of their layers, attention as one of them."""
+    from tapml.models.resolve import zoo_folder
+
+    runner = _load(f"torch-eager:{variant}", str(zoo_folder("pydoc-llama")))
+    (tokens,) = runner.inputs()
+    assert (tokens.name, tokens.shape, tokens.dtype) == ("token_ids", (1, None), "int64")
+    layer = "model.layers.1.self_attn/"
+    (attention,) = (
+        each for each in runner.nodes() if each.name == f"{layer}scaled_dot_product_attention_1"
+    )
+    assert attention.sources[0][0].startswith(layer)
+    inputs = {"token_ids": np.arange(20).reshape(2, 10) * 31}
+    (logits,) = runner.run(inputs).values()
+    assert logits.shape == (2, 10, 2000)
+    # What follows changes no logits of what came before.
+    (shorter,) = runner.run({"token_ids": inputs["token_ids"][:, :6]}).values()
+    np.testing.assert_allclose(logits[:, :6], shorter, rtol=1e-4, atol=1e-4)
+    _check(runner, inputs, attention.name)
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     environment = Environment(preload=describe("torch-eager").preload)
@@ -131,3 +153,7 @@ def test_all_backends_for_modules_agree(pool: Pool, tmp_path: Path) -> None:
 
 def test_hidden_states_are_those_of_their_time_also_in_bfloat16(pool: Pool, tmp_path: Path) -> None:
     pool.submit(JOBS[3], str(tmp_path / "net")).result()
+
+
+def test_a_language_model_is_a_program_of_layers(pool: Pool) -> None:
+    pool.submit(JOBS[4], "math").result()

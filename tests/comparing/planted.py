@@ -67,16 +67,21 @@ def load(model, variant):
 
 
 def install_planted(folder: Path) -> None:
-    """Write the distribution, as pip would install it, into a folder of the import path."""
-    package = folder / "planted_backend"
-    package.mkdir()
-    (package / "__init__.py").write_text(_DESCRIPTION, encoding="utf-8")
-    (package / "runner.py").write_text(_RUNNER, encoding="utf-8")
-    metadata = folder / "planted_backend-1.0.dist-info"
+    """The backend ``planted``, see :func:`install_backend`."""
+    install_backend(folder, "planted", _DESCRIPTION, _RUNNER)
+
+
+def install_backend(folder: Path, name: str, description: str, runner: str) -> None:
+    """Write a distribution, as pip would install it, into a folder of the import path."""
+    package = folder / f"{name}_backend"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(description, encoding="utf-8")
+    (package / "runner.py").write_text(runner, encoding="utf-8")
+    metadata = folder / f"{name}_backend-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: planted-backend\nVersion: 1.0\n", encoding="utf-8"
+        f"Metadata-Version: 2.1\nName: {name}-backend\nVersion: 1.0\n", encoding="utf-8"
     )
     (metadata / "entry_points.txt").write_text(
-        "[tapml.backends]\nplanted = planted_backend\n", encoding="utf-8"
+        f"[tapml.backends]\n{name} = {name}_backend\n", encoding="utf-8"
     )

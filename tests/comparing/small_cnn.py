@@ -67,6 +67,20 @@ def write_noise(folder: Path, seed: dict[str, float]) -> Path:
     return path
 
 
+def write_determinant(folder: Path) -> Path:
+    """Write ``determinant.onnx``: of squares [n, 3, 3], which OpenVINO does not convert."""
+    graph = helper.make_graph(
+        [helper.make_node("Det", ["x"], ["y"])],
+        "determinant",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path = folder / "determinant.onnx"
+    onnx.save(model, path)
+    return path
+
+
 def make_images(count: int = 32) -> dict[str, np.ndarray[Any, Any]]:
     """Seeded images and labels."""
     random = np.random.default_rng(1)

@@ -96,7 +96,7 @@ def test_a_model_is_mutated_on_its_own_data(cnn: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_mutated_is_refused(cnn: Path, tmp_path: Path) -> None:
     names = ["onnxruntime", "onnx-reference"]
-    with pytest.raises(InputError, match=r"expected an \.onnx file"):
+    with pytest.raises(InputError, match=r"expected an \.onnx or \.keras file"):
         fuzz(tmp_path / "found", names, model=tmp_path / "model.keras")
     with pytest.raises(InputError, match="need --data"):
         fuzz(tmp_path / "found", names, model=cnn)

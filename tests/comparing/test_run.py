@@ -10,7 +10,7 @@ import pytest
 import tapml
 from tapml.comparing.page import render_comparison
 from tapml_targets.errors import InputError
-from tests.comparing.small_cnn import NODES, make_images, write_noise
+from tests.comparing.small_cnn import NODES, make_images, write_determinant, write_noise
 
 HEALTHY = ["onnxruntime", "onnx-reference"]
 
@@ -64,6 +64,17 @@ def test_what_a_backend_does_not_support_accuses_nobody(cnn: Path) -> None:
     (pair,) = comparison.pairs
     assert (pair.status, pair.blamed, comparison.exit_code) == ("unsupported", "", 0)
     assert "no Relu here" in pair.reason
+
+
+def test_an_operator_that_a_library_does_not_convert_is_unsupported(tmp_path: Path) -> None:
+    squares = {"x": np.random.default_rng(0).random((2, 3, 3), np.float32)}
+    path = write_determinant(tmp_path)
+    comparison = tapml.compare(path, [*HEALTHY, "openvino"], squares)
+    statuses = {each.backends: each.status for each in comparison.pairs}
+    assert statuses["onnxruntime", "onnx-reference"] == "agree"
+    assert list(statuses.values()).count("unsupported") == 2
+    failure = comparison.backends[2].failure
+    assert failure is not None and failure.message == "OpenVINO does not convert Det-18"
 
 
 @pytest.mark.usefixtures("planted")

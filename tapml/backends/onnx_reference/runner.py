@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tapml.backends.onnx_graph import OnnxGraph
+from tapml.backends.parts import filled, in_steps
 from tapml.backends.runner import Array, Input, Node, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
 
@@ -32,11 +33,16 @@ class _Reference:
         return self._graph.nodes()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        outputs = _supported(lambda: self._evaluator.run(None, dict(inputs)))
-        return dict(zip(self._graph.outputs, map(to_plain, outputs), strict=True))
+        def run(step: Mapping[str, Array]) -> list[Array]:
+            outputs = _supported(lambda: self._evaluator.run(None, dict(step)))
+            return [to_plain(each) for each in outputs]
+
+        found = in_steps(run, inputs, self._graph.step)
+        return dict(zip(self._graph.outputs, found, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
-        values = _supported(lambda: self._evaluator.run(None, dict(inputs), intermediate=True))
+        given = filled(inputs, self._graph.step)
+        values = _supported(lambda: self._evaluator.run(None, given, intermediate=True))
         return self._graph.by_node(
             {name: to_plain(value) for name, value in values.items() if _is_tensor(value)}
         )

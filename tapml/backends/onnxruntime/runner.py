@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
+from tapml.backends.parts import filled, in_steps
 from tapml.backends.runner import Array, Input, Node, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
 
@@ -38,11 +39,15 @@ class _OnnxRuntime:
         return self._graph.nodes()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return self._run(self._session, inputs)
+        def run(step: Mapping[str, Array]) -> list[Array]:
+            return list(self._run(self._session, step).values())
+
+        found = in_steps(run, inputs, self._graph.step)
+        return dict(zip(self._graph.outputs, found, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
         session = self._open(self._graph.with_all_outputs().SerializeToString())
-        return self._graph.by_node(self._run(session, inputs))
+        return self._graph.by_node(self._run(session, filled(inputs, self._graph.step)))
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         model, given = self._graph.alone(node, inputs)

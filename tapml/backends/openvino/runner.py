@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
+from tapml.backends.parts import filled, in_steps
 from tapml.backends.runner import Array, Input, Node, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
+
+_UNCONVERTED: Final = re.compile(
+    r"(No conversion rule found for operations|Conversion is failed for): (?P<what>[^\n]+)"
+)
 
 
 class _OpenVino:
@@ -33,9 +39,12 @@ class _OpenVino:
         return self._graph.nodes()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        outputs = self._model(dict(inputs))
-        values = [to_plain(outputs[place]) for place in range(len(self._graph.outputs))]
-        return dict(zip(self._graph.outputs, values, strict=True))
+        def run(step: Mapping[str, Array]) -> list[Array]:
+            outputs = self._model(dict(step))
+            return [to_plain(outputs[place]) for place in range(len(self._graph.outputs))]
+
+        found = in_steps(run, inputs, self._graph.step)
+        return dict(zip(self._graph.outputs, found, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
         model = self._read(str(self._path))
@@ -51,7 +60,7 @@ class _OpenVino:
         extra = [name for name in wanted if name not in self._graph.outputs]
         if extra:
             model.add_outputs(extra)
-        outputs = self._compile(model)(dict(inputs))
+        outputs = self._compile(model)(filled(inputs, self._graph.step))
         found = {name: to_plain(outputs[port]) for port in outputs for name in port.get_names()}
         return self._graph.by_node({name: found[name] for name in wanted if name in found})
 
@@ -62,12 +71,15 @@ class _OpenVino:
         return [to_plain(outputs[place]) for place in range(len(compiled.outputs))]
 
     def _read(self, model: str | bytes) -> Any:
-        import openvino
-
         try:
             return self._core.read_model(model)
-        except openvino.frontend.OpConversionFailure as error:
-            raise UnsupportedOperatorError(str(error)) from error
+        except RuntimeError as error:
+            # Its class does not say so: all that the library raises is a RuntimeError here.
+            if "OpConversionFailure" not in str(error):
+                raise
+            found = _UNCONVERTED.search(str(error))
+            what = " ".join(found["what"].split()) if found else "an operator"
+            raise UnsupportedOperatorError(f"OpenVINO does not convert {what}") from error
 
     def _compile(self, model: Any) -> Any:
         # In half precision on CPUs that have it, unless this asks for float32.

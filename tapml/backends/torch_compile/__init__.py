@@ -13,5 +13,9 @@ DESCRIPTION = Description(
     variants={
         "inductor": "fused loops in C++, which needs a compiler",
         "aot-eager": "the traced graph, decomposed, operation by operation",
+        "inductor-math": "inductor, attention from its products and softmax",
+        "inductor-flash": "inductor, attention in one kernel, block by block",
+        "aot-eager-math": "aot-eager, attention from its products and softmax",
+        "aot-eager-flash": "aot-eager, attention in one kernel, block by block",
     },
 )

@@ -7,7 +7,6 @@ finds their results.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -24,12 +23,13 @@ import numpy as np
 from tapml.backends.child import JOBS
 from tapml.backends.finding import find_backend
 from tapml.comparing.data import Data
-from tapml.comparing.fuzzing.mutants import KINDS, mutated
-from tapml.comparing.fuzzing.stacks import LAYERS, inputs, stack
+from tapml.comparing.fuzzing.mutants import KINDS
+from tapml.comparing.fuzzing.sources import MAKING, Source, check_model, source_of
+from tapml.comparing.fuzzing.stacks import LAYERS
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
 from tapml.comparing.run import DEADLINE_SECONDS, compare
 from tapml.comparing.verdicts import Thresholds
-from tapml.durable.files import replace_folder
+from tapml.durable.files import remove_file, remove_folder, replace_folder
 from tapml.isolate.pool import Pool
 from tapml.runs.events import Watcher, ignore
 from tapml.runs.folder import Run, RunFolder
@@ -40,9 +40,6 @@ from tapml_targets.errors import InputError, SetupError
 CASES: Final = 500
 MINUTES: Final = 10.0
 _LONGEST: Final = 5
-_INSTANCES: Final = 4
-_LARGEST_MODEL: Final = 256 << 20
-_MODEL: Final = "model.onnx"
 
 
 class CaseResult(msgspec.Struct, frozen=True):
@@ -118,9 +115,10 @@ def fuzz(
     folder
         Keeps the journal, and ``causes/`` with a folder for each cause.
     backends
-        At least two that read ``.onnx`` files.
+        At least two that read the model; ``.onnx`` files without one.
     model, data
-        An ONNX file to mutate, and instances for it; None for stacks of layers.
+        An ONNX or Keras file or the folder of a torch module to mutate, and instances for it; None
+        for stacks of layers.
     cases, minutes
         The budget; what is over first ends the search.
     seed
@@ -133,27 +131,30 @@ def fuzz(
     Raises
     ------
     InputError
-        If the model is no ONNX file or too large, or the folder belongs to something else.
+        If the model cannot be mutated or is too large, or the folder belongs to something else.
     SetupError
         If Hypothesis or a backend is not installed, or the folder is in use.
     """
     if find_spec("hypothesis") is None:
         raise SetupError('the search needs Hypothesis: pip install "hypothesis>=6.150"')
-    build, arrays, source = _builder(model, data)
+    chosen = [find_backend(each) for each in backends]
+    if model is not None:
+        check_model(model, data)
     run_folder = RunFolder(Path(folder), KIND)
     if not run_folder.exists:
         run_folder.begin()
     found = FuzzResult(tuple(backends), seed)
     with ExitStack() as opened:
         run = opened.enter_context(run_folder.run(watcher=watcher))
-        pool = opened.enter_context(Pool(JOBS))
+        pool = opened.enter_context(Pool((*JOBS, *MAKING)))
+        source = source_of(model, data, chosen, pool, deadline_seconds)
 
         def look(path: Path) -> Comparison:
-            return compare(path, backends, arrays, limits=limits,
+            return compare(path, backends, source.arrays, limits=limits,
                            deadline_seconds=deadline_seconds, pool=pool)  # fmt: skip
 
-        source = f"{source} {limits} {[find_backend(each).installed() for each in backends]}"
-        search = _Search(run, Path(folder), source, build, look, found, cases,
+        digest = f"{source.digest} {limits} {[each.installed() for each in chosen]}"
+        search = _Search(run, Path(folder), digest, source, look, found, cases,
                          time.monotonic() + 60 * minutes)  # fmt: skip
         with run.phases.phase("search", total=cases) as phase:
             search.progress = lambda: phase.progress(
@@ -162,49 +163,16 @@ def fuzz(
             search.run(mutants=model is not None)
             phase.detail = f"{found.cases} cases, {len(found.causes)} causes"
         for each in found.causes:
-            _write(Path(each.folder), each, build(each.case), arrays, backends)
+            _write(Path(each.folder), each, source, backends)
     return found
-
-
-def _builder(
-    model: str | Path | None, data: Data | None
-) -> tuple[Callable[[Sequence[Any]], Any], dict[str, Any], str]:
-    """What makes a model of a case, its inputs, and a hash of what cases depend on."""
-    if model is None:
-        return stack, inputs(), ""
-    import onnx
-
-    from tapml.backends.onnx_graph import OnnxGraph
-
-    path = Path(model)
-    if path.suffix != ".onnx" or not path.is_file():
-        raise InputError(f"{path} cannot be mutated; expected an .onnx file")
-    if path.stat().st_size > _LARGEST_MODEL:
-        raise InputError(f"{path} is larger than {_LARGEST_MODEL} bytes: its mutants take too long")
-    if data is None:
-        raise InputError("a model's mutants need --data")
-    graph = OnnxGraph(path)
-    rows = Data({name: each[:_INSTANCES] for name, each in data.arrays.items()})
-    arrays = rows.for_inputs(graph.inputs())
-    digest = hashlib.sha256(path.read_bytes())
-    for each in arrays.values():
-        digest.update(each.tobytes())
-
-    def build(edits: Sequence[Any]) -> Any:
-        mutant = mutated(graph.model, edits)
-        mutant = onnx.shape_inference.infer_shapes(mutant, strict_mode=True)
-        onnx.checker.check_model(mutant, full_check=True)
-        return mutant
-
-    return build, arrays, digest.hexdigest()
 
 
 @dataclass
 class _Search:
     run_of: Run
     folder: Path
-    source: str
-    build: Callable[[Sequence[Any]], Any]
+    digest: str
+    source: Source
     look: Callable[[Path], Comparison]
     found: FuzzResult
     cases: int
@@ -262,7 +230,7 @@ class _Search:
         text = json.dumps(case)
         if text in self.seen:
             return self.seen[text]
-        key = ResultKey.of(case=text, source=self.source)
+        key = ResultKey.of(case=text, source=self.digest)
         kept = self.run_of.journal.result(key)
         if kept is not None:
             result = msgspec.convert(kept.data, CaseResult)
@@ -279,18 +247,15 @@ class _Search:
         return result
 
     def _look_at(self, case: Sequence[Any]) -> CaseResult:
+        path = self.folder / self.source.name
         try:
-            model = self.build(case)
-        except Exception as error:  # Whatever onnx raises says that this is no model.
-            return CaseResult(invalid=str(error).strip().partition("\n")[0][:200])
-        path = self.folder / _MODEL
-        path.write_bytes(model.SerializeToString())
-        try:
+            if reason := self.source.make(case, path):
+                return CaseResult(invalid=reason)
             return CaseResult(causes_of(self.look(path)))
         except InputError as error:
             return CaseResult(invalid=str(error)[:200])
         finally:
-            path.unlink(missing_ok=True)
+            (remove_folder if path.is_dir() else remove_file)(path)
 
 
 def causes_of(comparison: Comparison) -> tuple[str, ...]:
@@ -329,17 +294,15 @@ from pathlib import Path
 import tapml
 
 here = Path(__file__).parent
-for pair in tapml.compare(here / "model.onnx", {backends!r}, here / "data.npz").pairs:
+for pair in tapml.compare(here / {name!r}, {backends!r}, here / "data.npz").pairs:
     print(*pair.backends, pair.status, pair.layer, pair.blamed, pair.reason, sep="; ")
 '''
 
 
-def _write(
-    folder: Path, cause: Cause, model: Any, arrays: dict[str, Any], backends: Sequence[str]
-) -> None:
+def _write(folder: Path, cause: Cause, source: Source, backends: Sequence[str]) -> None:
     folder.parent.mkdir(exist_ok=True)
     with replace_folder(folder) as made:
-        (made / _MODEL).write_bytes(model.SerializeToString())
-        np.savez(made / "data.npz", **arrays)
-        text = _SCRIPT.format(cause=cause.cause, backends=list(backends))
+        source.make(cause.case, made / source.name)
+        np.savez(made / "data.npz", **source.arrays)  # type: ignore[arg-type]
+        text = _SCRIPT.format(cause=cause.cause, backends=list(backends), name=source.name)
         (made / "show.py").write_text(text, encoding="utf-8")

@@ -1,0 +1,170 @@
+"""The outputs of every backend: run in its process, or as a store has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tapml.backends.runner import Array
+from tapml.comparing.data import Data
+from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
+from tapml.comparing.result import BackendResult
+from tapml.comparing.stored import (
+    OutputStore,
+    Run,
+    StoredInput,
+    beside,
+    hash_data,
+    hash_model,
+    machine_name,
+    names_of,
+)
+from tapml.comparing.texts import MASK
+from tapml.comparing.tokens import without_padding
+from tapml.runs.phases import Phases
+from tapml_targets.errors import InputError
+
+
+@dataclass
+class Extracted:
+    """What there is to compare, by the backend's name.
+
+    Attributes
+    ----------
+    outputs
+        By name, in order; no backend that failed.
+    inputs
+        All instances, by the input's name; empty where nothing was loaded here.
+    failures
+        Of the backends that gave no output.
+    backends
+        All of them.
+    """
+
+    outputs: dict[str, dict[str, Array]] = field(default_factory=dict)
+    inputs: dict[str, Array] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    backends: list[BackendResult] = field(default_factory=list)
+
+    def add_stored(self, runs: Sequence[Run], store: OutputStore) -> None:
+        """Runs of other machines or versions, under names of their own."""
+        names = names_of(runs, {each.name for each in self.backends})
+        for name, run in zip(names, runs, strict=True):
+            failure = run.failed()
+            if failure is None:
+                self.outputs[name] = store.arrays(run.outputs)
+            else:
+                self.failures[name] = failure
+            title = f"{run.title}, stored on {run.machine}"
+            self.backends.append(BackendResult(name, title, run.versions, run.seconds, failure))
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where the outputs of one model on one data set are kept."""
+
+    store: OutputStore
+    model: str
+    model_hash: str
+    data_hash: str
+
+    @classmethod
+    def of(cls, folder: Path, model: Path, data: Data) -> Keeping:
+        """In a folder."""
+        return cls(OutputStore(folder), model.name, hash_model(model), hash_data(data))
+
+    def runs(self) -> list[Run]:
+        """What the folder has of this model and data."""
+        return [
+            each
+            for each in self.store.runs()
+            if (each.model_hash, each.data_hash) == (self.model_hash, self.data_hash)
+        ]
+
+    def found(self, process: BackendProcess) -> dict[str, Array] | None:
+        """What this backend made before, and what the process then knows without a start."""
+        run = self.store.find(self.model_hash, self.data_hash, process.backend)
+        if run is None:
+            return None
+        process.inputs, process.versions = run.takes(), run.versions
+        process.seconds = run.seconds
+        return self.store.arrays(run.outputs)
+
+    def keep(
+        self,
+        process: BackendProcess,
+        data: Data,
+        outputs: Mapping[str, Array],
+        failure: Failure | None,
+    ) -> None:
+        """Store what a backend made."""
+        backend = process.backend
+        self.store.add(
+            Run(
+                model=self.model,
+                model_hash=self.model_hash,
+                data_hash=self.data_hash,
+                instances=len(data),
+                backend=backend.text,
+                title=backend.description.title,
+                versions=process.versions,
+                installed=tuple(backend.installed()),
+                machine=machine_name(),
+                seconds=round(process.seconds, 3),
+                inputs=tuple(StoredInput(i.name, i.shape, i.dtype) for i in process.inputs),
+                outputs=self.store.put(outputs),
+                beside=dict(self.store.put(beside(data))),
+                failure=None if failure is None else (failure.kind, failure.message, failure.place),
+            )
+        )
+
+
+def extract(
+    processes: Mapping[str, BackendProcess], data: Data, phases: Phases, keeping: Keeping | None
+) -> Extracted:
+    """Run what is not stored.
+
+    Raises
+    ------
+    InputError
+        If the data does not fit, or no backend can load the model.
+    """
+    found = Extracted()
+    for name, process in processes.items():
+        with phases.phase(name) as phase:
+            stored = keeping.found(process) if keeping is not None else None
+            with _recorded(name, found.failures):
+                if stored is None:
+                    process.load()
+                found.inputs = data.for_inputs(process.inputs)
+                found.outputs[name] = (
+                    _run(process, found.inputs, data) if stored is None else stored
+                )
+            failure = found.failures.get(name)
+            if keeping is not None and stored is None:
+                keeping.keep(process, data, found.outputs.get(name, {}), failure)
+            versions = ", ".join(f"{key} {value}" for key, value in process.versions.items())
+            phase.detail = f"{len(data)} instances, {versions}{', as stored' if stored else ''}"
+        found.backends.append(
+            BackendResult(name, process.backend.description.title, process.versions,
+                          round(process.seconds, 3), failure)
+        )  # fmt: skip
+    if processes and not any(each.inputs for each in processes.values()):
+        said = "; ".join(f"{name}: {each.message}" for name, each in found.failures.items())
+        raise InputError(f"no backend can load the model: {said}")
+    return found
+
+
+def _run(process: BackendProcess, inputs: Mapping[str, Array], data: Data) -> dict[str, Array]:
+    mask = data.arrays.get(MASK)
+    return {name: without_padding(each, mask) for name, each in process.run(inputs).items()}
+
+
+@contextmanager
+def _recorded(name: str, failures: dict[str, Failure]) -> Iterator[None]:
+    try:
+        yield
+    except BackendFailedError as error:
+        failures[name] = error.failure

@@ -1,0 +1,98 @@
+"""Language models: what is measured of their tokens, and texts as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapml.backends.runner import Array
+from tapml.comparing.data import read_data
+from tapml.comparing.tokens import without_padding
+from tapml.comparing.verdicts import Thresholds, Truth, judge
+from tapml.models.resolve import zoo_folder
+from tapml_targets.errors import InputError
+
+TOKENS = {
+    "token_ids": np.array([[5, 6, 7], [5, 6, 0]]),
+    "attention_mask": np.array([[1, 1, 1], [1, 1, 0]]),
+}
+
+
+def _logits() -> Array:
+    return np.random.default_rng(0).normal(size=(2, 3, 11)).astype(np.float32)
+
+
+def _judge(first: Array, second: Array) -> tuple[str, dict[str, Any]]:
+    one, other = (without_padding(each, TOKENS["attention_mask"]) for each in (first, second))
+    verdict = judge({"l": one}, {"l": other}, Truth("none"), Thresholds(), TOKENS)
+    return verdict.status, verdict.metrics | {"reason": verdict.reason, "worst": verdict.worst}
+
+
+def test_equal_distributions_agree_though_their_logits_are_shifted_alike() -> None:
+    logits = _logits()
+    status, found = _judge(logits, logits + np.float32(1e-6))
+    assert (status, found["top1"]["agreement"]) == ("agree", 1.0)
+    assert found["KL"]["largest"] < 1e-9 and "parting" not in found
+
+
+def test_divergence_is_kullback_and_leiblers() -> None:
+    first, second = _logits(), _logits()
+    second[0, 1] *= 0.5
+    _, found = _judge(first, second)
+    p, q = (np.exp(each[0, 1].astype(float)) for each in (first, second))
+    p, q = p / p.sum(), q / q.sum()
+    assert found["KL"]["largest"] == pytest.approx(np.sum(p * np.log(p / q)))
+    assert found["KL"]["triggering"] == 1 and found["worst"] == 0
+
+
+def test_the_first_token_that_differs_is_named_with_its_margins() -> None:
+    first, second = _logits(), _logits()
+    best = int(first[1, 1].argmax())
+    second[1, 1, (best + 1) % 11] = first[1, 1, best] + 2
+    first[0, 2], second[0, 2] = first[0, 2] * 0, second[0, 2] * 0
+    second[0, 2, 3] = 1e-7  # A tie that rounding broke is no finding.
+    status, found = _judge(first, second)
+    assert status == "inconsistent"
+    assert found["parting"]["instance"] == 1 and found["parting"]["position"] == 1
+    assert found["parting"]["tokens"] == [best, (best + 1) % 11]
+    assert found["parting"]["margins"][1] == pytest.approx(2, abs=1e-5)
+    assert found["top1"] == {
+        "agreement": pytest.approx((2 / 3 + 1 / 2) / 2),
+        "parted": 2,
+        "ties": 1,
+    }
+    assert "first token that differs" in found["reason"]
+
+
+def test_padding_means_nothing() -> None:
+    first, second = _logits(), _logits()
+    second[1, 2] = 0
+    status, found = _judge(first, second)
+    assert (status, found["KL"]["largest"], found["top1"]["agreement"]) == ("agree", 0, 1)
+
+
+def test_texts_are_the_models_own_tokens(tmp_path: Path) -> None:
+    model = zoo_folder("pydoc-llama")
+    assert model is not None
+    (tmp_path / "texts.txt").write_text("Return the number of items.\n\nA file object\n")
+    data = read_data(tmp_path / "texts.txt").in_tokens(model)
+    ids, mask = data.arrays["token_ids"], data.arrays["attention_mask"]
+    assert len(data) == 2 and ids.shape == mask.shape and ids.dtype == np.int64
+    assert mask.sum(axis=1).max() == ids.shape[1] and (ids[mask == 0] == 0).all()
+    # A folder has a text a file.
+    assert read_data(tmp_path).texts == ("Return the number of items.\n\nA file object",)
+
+
+def test_texts_that_no_model_takes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(InputError, match="holds no text"):
+        read_data(tmp_path / "empty.txt")
+    (tmp_path / "latin.txt").write_bytes(b"\xe9t\xe9")
+    with pytest.raises(InputError, match="is no text in UTF-8"):
+        read_data(tmp_path / "latin.txt")
+    (tmp_path / "text.txt").write_text("A text")
+    with pytest.raises(InputError, match=r"model\.onnx has no tokenizer"):
+        read_data(tmp_path / "text.txt").in_tokens(tmp_path / "model.onnx")
