@@ -33,6 +33,7 @@ examples:
   tapml distributed check train.py --world 1,2 --engine ddp --json
   tapml distributed check train.py --engine torchrec --set sharding=RW,CW
   tapml distributed fuzz found --engine fsdp2            generated models in place of a job
+  tapml distributed compare one many                     recordings of torchrun's ranks
   tapml distributed engines                              what can be checked here
   tapml distributed settings --published                 the paper's settings, one by one
 
@@ -63,6 +64,23 @@ exit codes:
   0 listed; with --audit, no rule is out of date
   1 a rule is out of date   2 usage, input or environment   130 interrupted
 """
+_COMPARE_EPILOG: Final = """\
+In the script, after the model is wrapped and the optimizer is made:
+
+  import tapml.distributed
+  tapml.distributed.record(os.environ["RECORD"], model, optimizer)
+
+examples:
+  RECORD=one python train.py
+  RECORD=many torchrun --nproc-per-node 4 train.py
+  tapml distributed compare one many
+  tapml distributed compare one two four --explain --report report.html
+
+The first recording is of one process with the whole batch. All start with the same weights: load a
+checkpoint, or give record(..., start="one").
+
+"""
+_JUDGED: Final = {True: "in float32 by measured sensitivities", False: "by fixed limits"}
 _MARKS: Final = {"equal": "green", "not run": "yellow", "refused by the library": "yellow"}
 
 
@@ -124,6 +142,7 @@ def add_parser(subparsers: Any) -> None:
     check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(run=run_check)
     add_fuzz(commands)
+    _add_compare(commands)
     engines: argparse.ArgumentParser = commands.add_parser(
         "engines",
         help="list the engines",
@@ -160,6 +179,38 @@ def add_parser(subparsers: Any) -> None:
     settings.set_defaults(run=run_settings)
 
 
+def _add_compare(commands: Any) -> None:
+    compare: argparse.ArgumentParser = commands.add_parser(
+        "compare",
+        help="compare recordings of your own launcher's ranks with that of one process",
+        description="Compare what tapml.distributed.record wrote in the ranks of torchrun or any\n"
+        "other launcher with the recording of one process, and name the first wrong tensor.",
+        epilog=_COMPARE_EPILOG + _EXIT_CODES,
+    )
+    compare.add_argument("one", type=Path, metavar="ONE", help="the recording of one process")
+    compare.add_argument(
+        "many", type=Path, nargs="+", metavar="MANY", help="recordings of more ranks"
+    )
+    compare.add_argument(
+        "--limit",
+        type=number("a number above 0 and below 1", float, 1e-300, 0.999999),
+        metavar="X",
+        help="allowed error over a tensor's largest value (default: 1e-9 in float64, 1e-3 in "
+        "float32, 5e-2 in shorter formats)",
+    )
+    compare.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
+    compare.add_argument("--explain", action="store_true", help="list every wrong tensor")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.set_defaults(run=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare recordings; 1 on a finding."""
+    from tapml.distributed.recorded_runs import compare
+
+    return _show(compare(arguments.one, *arguments.many, limit=arguments.limit), arguments)
+
+
 def run_check(arguments: argparse.Namespace) -> int:
     """Check a job; 1 on a finding, 2 if a setting could not be judged."""
     from tapml.distributed.checking import check
@@ -175,6 +226,11 @@ def run_check(arguments: argparse.Namespace) -> int:
             folder=arguments.folder,
             watcher=watcher,
         )
+    return _show(found, arguments)
+
+
+def _show(found: Check, arguments: argparse.Namespace) -> int:
+    """Print a check, write its page, and return the exit code."""
     if arguments.report is not None:
         from tapml.distributed.page import write_page
 
@@ -345,7 +401,7 @@ def _conclusion(found: Check) -> list[str]:
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     lines = [f"{len(found.results)} settings: {said} ({found.seconds:.1f} s)"]
     if not facts.twin:
-        lines.append(f"judged in float32 by measured sensitivities, because {facts.twin_reason}")
+        lines.append(f"judged {_JUDGED[found.measured]}, because {facts.twin_reason}")
     skipped = sorted({text for each in found.results for text in each.not_compared})
     lines += [f"not compared: {text}" for text in skipped[:5]]
     if len(skipped) > 5:

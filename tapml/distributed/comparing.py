@@ -15,8 +15,9 @@ from tapml.distributed.explaining import APART, explain
 from tapml.distributed.judging import FLOAT32, Judgement, judge, published_verdict, worst_place
 from tapml.distributed.mistakes import Mistake
 from tapml.distributed.rates import class_of, rates_of_change
-from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation, Outcome, RunResult, Setting
+from tapml.distributed.results import BATCH_NORM, DROPOUT, Outcome, RunResult, Setting
 from tapml.distributed.runner import Pair, Runner
+from tapml.distributed.wording import sentence
 from tapml.isolate.death import GroupDiedError
 from tapml_targets.errors import RefusedError, SetupError
 
@@ -88,7 +89,7 @@ class Comparison:
         return msgspec.structs.replace(
             common,
             outcome=Outcome.INCONSISTENT,
-            reason=_sentence(first, setting.world),
+            reason=sentence(first, setting.world),
             ratio=first.ratio,
             error=first.error,
             limit=first.limit,
@@ -215,17 +216,3 @@ def _joined(causes: Sequence[Mistake]) -> Mistake:
     return Mistake(
         "; ".join(each.text for each in causes), "; ".join(each.remedy for each in causes)
     )
-
-
-def _sentence(first: Deviation, world: int) -> str:
-    """The first wrong tensor in one sentence."""
-    if len(first.ranks) == world:
-        who = "on all ranks" if world > 1 else "on the only rank"
-    else:
-        who = f"on rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
-    step = f" in step {first.step}" if first.step > 1 else ""
-    text = f"the first wrong tensor is the {first.words}{step}, {who}"
-    if first.note:
-        return f"{text}: {first.note}"
-    ratio = "" if first.ratio is None else f", {first.ratio:.4g} times one device's"
-    return f"{text}: off by {first.error:.2g} of its largest value{ratio}"

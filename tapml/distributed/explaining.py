@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from tapml.distributed.judging import Judgement
 from tapml.distributed.mistakes import Mistake, Observed, Slices, find_mistake
-from tapml.distributed.plan import Plan
 from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation
 from tapml.distributed.run_records import Key, Run, Tensors
 
-TOLERANCE: Final = {"float64": 1e-8, "float32": 1e-3}
+TOLERANCE: Final = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
+
+
+class Samples(Protocol):
+    """What an explanation asks of a plan, or of a recording; see Plan."""
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """Packed weights and buffers at the start, by name."""
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Parameters that need no gradient."""
+
+    def samples_of(self, world: int, step: int) -> list[int]:
+        """Samples of each rank."""
+
+    def covers(self, world: int, step: int) -> bool | None:
+        """Whether the ranks have every sample once."""
+
 
 APART: Final = {
     BATCH_NORM: Mistake(
@@ -32,7 +50,7 @@ def explain(
     reference: Run,
     run: Run,
     tensors: Tensors,
-    plan: Plan,
+    plan: Samples,
     precision: str,
     slices_of: Callable[[int, Mapping[str, Any]], Sequence[Mapping[str, Any]]],
 ) -> Mistake | None:
@@ -81,7 +99,7 @@ def _gradient(
     reference: Run,
     run: Run,
     tensors: Tensors,
-    plan: Plan,
+    plan: Samples,
     precision: str,
     slices_of: Callable[[int, Mapping[str, Any]], Sequence[Mapping[str, Any]]],
 ) -> Mistake | None:
@@ -126,7 +144,7 @@ def _observed(deviation: Deviation, reference: Run, run: Run, tensors: Tensors) 
     return Observed(deviation.tensor, expected, held, earlier)
 
 
-def _weights_before(step: int, reference: Run, tensors: Tensors, plan: Plan) -> dict[str, Any]:
+def _weights_before(step: int, reference: Run, tensors: Tensors, plan: Samples) -> dict[str, Any]:
     """One device's weights and buffers before a step, packed."""
     if step == 1:
         return dict(plan.weights)

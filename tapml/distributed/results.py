@@ -286,6 +286,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         Of tapml, Python and torch.
     seconds
         Time of all of it.
+    measured
+        Whether the limits of float32 come from measured sensitivities; those of recordings do not.
     """
 
     job: str
@@ -295,6 +297,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[RunResult, ...]
     versions: dict[str, str]
     seconds: float
+    measured: bool = True
     format: str = FORMAT
 
     @property
