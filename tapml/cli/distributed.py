@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.distributed_fuzz import add_fuzz
 from tapml.cli.model_arguments import number, positive
-from tapml.cli.setting_arguments import assigned, listed
+from tapml.cli.setting_arguments import add_settings, assigned, listed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,41 +101,22 @@ def add_parser(subparsers: Any) -> None:
         epilog=_CHECK_EPILOG + _EXIT_CODES,
     )
     check.add_argument("job", type=Path, metavar="JOB.py", help="the job")
-    check.add_argument(
-        "--world",
-        type=listed("a list of numbers of ranks such as 1,2,4", positive),
-        metavar="N,...",
-        help="numbers of ranks (default: the job's WORLDS, else 1,2,4)",
-    )
-    check.add_argument(
-        "--engine",
-        type=listed("a list of engines such as ddp,fsdp2", str),
-        metavar="NAME,...",
-        help="ways to distribute (default: own if the job defines distribute, else ddp,fsdp2)",
-    )
-    check.add_argument(
-        "--set",
-        action="append",
-        type=assigned,
-        default=[],
-        metavar="NAME=VALUE,...",
-        help="values of an engine's own parameter (default: all that can run here)",
+    add_settings(
+        check,
+        engines="own if the job defines distribute, else ddp,fsdp2",
+        worlds="the job's WORLDS, else 1,2,4",
     )
     check.add_argument(
         "--steps", type=positive, metavar="N", help="training steps (default: STEPS, else 1)"
-    )
-    check.add_argument(
-        "--deadline",
-        type=number("a number of seconds of at least 2", float, 2.0, 86400.0),
-        default=60.0,
-        metavar="SECONDS",
-        help="time limit of each run (default: %(default)g)",
     )
     check.add_argument(
         "--folder",
         type=Path,
         metavar="FOLDER",
         help="keep the results there; the same command then runs what is missing",
+    )
+    check.add_argument(
+        "--pairs", action="store_true", help="compare every two settings with each other, too"
     )
     check.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
     check.add_argument("--explain", action="store_true", help="list every wrong tensor")
@@ -221,6 +202,7 @@ def run_check(arguments: argparse.Namespace) -> int:
             worlds=arguments.world,
             engines=arguments.engine,
             options=dict(arguments.set),
+            pairs=arguments.pairs,
             steps=arguments.steps,
             deadline_seconds=arguments.deadline,
             folder=arguments.folder,
@@ -319,6 +301,8 @@ def _print(found: Check, *, explain: bool) -> None:
                 console.print(Text(line), soft_wrap=True)
             if explain and each.deviations:
                 console.print(_deviations(each))
+    for line in _pairs(found):
+        console.print(Text(line), soft_wrap=True)
     console.print()
     for line in _conclusion(found):
         console.print(Text(line), soft_wrap=True)
@@ -350,7 +334,7 @@ def _short_name(setting: Setting, found: Check) -> str:
         for name, value in setting.options.items()
         if any(each.setting.options.get(name, value) != value for each in found.results)
     }
-    return f"{setting.engine} x {setting.world} {'/'.join(shown.values())}".rstrip()
+    return setting.named(shown)
 
 
 def _paragraph(each: RunResult) -> list[str]:
@@ -391,6 +375,23 @@ def _deviations(each: RunResult) -> Table:
             Text(found.note),
         )
     return table
+
+
+def _pairs(found: Check) -> Iterator[str]:
+    """A line for every two settings that differ, and one for all that agree."""
+    if not found.pairs:
+        return
+    from tapml.distributed.results import tensor_words
+
+    equal = sum(each.equal for each in found.pairs)
+    yield f"\n{len(found.pairs)} pairs of settings: {equal} agree"
+    for each in found.pairs:
+        if not each.equal:
+            ratio = "" if each.ratio is None else f", {each.ratio:.4g} times"
+            yield (
+                f"  {each.first} and {each.second}: {tensor_words(each.phase, each.tensor)}, "
+                f"off by {each.error:.2g}{ratio} (they differ in {', '.join(each.differs_in)})"
+            )
 
 
 def _conclusion(found: Check) -> list[str]:

@@ -63,7 +63,7 @@ def explain(
     frozen = [each for each in judgement.deviations if each.tensor in plan.frozen]
     moved = [each for each in frozen if each.phase in ("gradient", "update")]
     if first.phase == "start":
-        return _adrift(first, world)
+        return _adrift(first, run)
     if moved and first in moved:
         return Mistake(
             f"{first.tensor} is frozen on one device and trained on the ranks",
@@ -81,11 +81,18 @@ def explain(
     return None
 
 
-def _adrift(first: Deviation, world: int) -> Mistake:
-    if len(first.ranks) < world:
+def _adrift(first: Deviation, run: Run) -> Mistake:
+    key = first.phase, first.step, first.tensor
+    held = [records[key] for records in run.ranks if key in records]
+    if len(first.ranks) < len(run.ranks):
         who = f"rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
         return Mistake(
             f"the replica of {who} is adrift before the first step",
+            "broadcast weights and buffers from rank 0 at the start (init_sync)",
+        )
+    if len({each.digest for each in held if each.placement == "whole"}) > 1:
+        return Mistake(
+            "each replica starts with weights of its own",
             "broadcast weights and buffers from rank 0 at the start (init_sync)",
         )
     return Mistake(

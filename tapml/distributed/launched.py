@@ -91,7 +91,8 @@ class Recording:
 
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and not isinstance(parameter, DTensor):
-                self._handles.append(parameter.register_hook(keep_of(name)))
+                weight: Any = parameter
+                self._handles.append(weight.register_hook(keep_of(name)))
 
     def _end_step(self) -> None:
         if self.done:
@@ -101,7 +102,7 @@ class Recording:
         self._recorder.end_step(self._model, self._holder, self._step, list(range(samples)))
         self._write()
         self._slices.clear()
-        if not self.done:
+        if self._step < self._steps:
             self._recorder.begin_step(self._model)
             return
         while self._handles:

@@ -211,6 +211,13 @@ def _by_values(
     """Mistakes that no combination shows: rounding, old and missing gradients, shards exchanged."""
     checks: list[tuple[Callable[[Observed], bool], Mistake]] = [
         (
+            lambda each: any(not np.all(np.isfinite(held)) for held, _ in each.held.values()),
+            Mistake(
+                "values are NaN or infinite on the ranks alone",
+                "look at the first wrong tensor for what divides, overflows or is not set there",
+            ),
+        ),
+        (
             _is_zero,
             Mistake("the gradient is zero or missing", "find what detaches or clears it"),
         ),
@@ -400,7 +407,8 @@ def _near(got: Floats, want: Floats, slices: Slices, scale: float) -> bool:
     if not want.size:
         return True
     allowed = slices.tolerance * max(_largest(want), 1e-6 * scale)
-    return bool(np.all(np.isfinite(got))) and _largest(got - want) <= allowed
+    finite = bool(np.all(np.isfinite(got))) and bool(np.all(np.isfinite(want)))
+    return finite and _largest(got - want) <= allowed
 
 
 def _largest(values: Floats | None) -> float:

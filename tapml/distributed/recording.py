@@ -67,11 +67,23 @@ class Recorder:
         self._givers: dict[int, tuple[str, torch.Tensor]] = {}
         self._inputs: dict[str, list[str]] = {}
         self.formats: set[str] = set()
-        model.register_forward_pre_hook(self._enter, with_kwargs=True)
+        self._hooks = [model.register_forward_pre_hook(self._enter, with_kwargs=True)]
         for name, module in model.named_modules():
             if not isinstance(module, nn.ModuleList | nn.ModuleDict):
-                module.register_forward_hook(self._keep_of(name or ROOT))
-        model.register_forward_hook(self._leave)
+                self._hooks.append(module.register_forward_hook(self._keep_of(name or ROOT)))
+        self._hooks.append(model.register_forward_hook(self._leave))
+
+    def keep_out_of(self, compiled: nn.Module) -> None:
+        """Listen to the inputs and outputs of a compiled model only.
+
+        Hooks within it would be compiled, and keep operations from being fused.
+        """
+        while self._hooks:
+            self._hooks.pop().remove()
+        compiled.register_forward_pre_hook(self._enter, with_kwargs=True)
+        compiled.register_forward_hook(self._keep_of(ROOT))
+        compiled.register_forward_hook(self._leave)
+        self.not_compared["hidden states"] = "the model is compiled"
 
     def watch_backward(self, model: nn.Module) -> None:
         """Note the order in which gradients become known; not for sharded parameters."""
@@ -402,7 +414,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
     if not isinstance(tensor, DTensor):
         return tensor
     replicated = all(isinstance(each, Replicate) for each in tensor.placements)
-    return tensor.tolocal_part() if replicated else None
+    return tensor.to_local() if replicated else None
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -90,6 +90,16 @@ def test_shards_exchanged_and_old_gradients_are_named() -> None:
     assert "shards of each other" in found.text
 
 
+def test_values_that_are_not_finite_are_no_combination() -> None:
+    slices = slices_of(1)
+    held = {0: (np.full((5, 3), np.nan), ())}
+
+    found = find_mistake([Observed("weight", mean(slices), held)], slices)
+
+    assert found is not None
+    assert found.text == "values are NaN or infinite on the ranks alone"
+
+
 def test_noise_is_no_mistake_that_is_known() -> None:
     slices = slices_of(0)
     noise = np.random.default_rng(9).normal(size=(5, 3))

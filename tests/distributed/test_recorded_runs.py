@@ -102,10 +102,10 @@ def test_the_mistake_is_named_from_what_the_ranks_had_before_the_reduction(
 
 
 def test_a_script_that_draws_its_own_weights_takes_those_of_a_recording(tmp_path: Path) -> None:
-    def train(folder: str, **options: Path) -> None:
+    def train(folder: str, start: Path | None = None) -> None:
         model = nn.Linear(3, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        recording = tapml.distributed.record(tmp_path / folder, model, optimizer, **options)
+        recording = tapml.distributed.record(tmp_path / folder, model, optimizer, start=start)
         model(torch.ones(4, 3)).sum().backward()
         optimizer.step()
         assert recording.done
