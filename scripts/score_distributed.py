@@ -35,7 +35,8 @@ MUTANTS: dict[str, tuple[str, ...]] = {
     "zero": ("zero or missing",),
     "negative": ("gradients are -1 times their mean",),
     "counted twice": ("factor of its own before the reduction",),
-    "accumulation": ("gradients are 0.25 times their mean",),
+    # A quarter is what four ranks give that divide twice.
+    "accumulation": ("gradients are 0.25 times their mean", "divided by the number of ranks twice"),
     "clipped by own norm": ("factor of its own",),
     "parameter ignored": ("each rank keeps its own; only for",),
     "no_sync": ("each rank keeps its own",),

@@ -20,6 +20,7 @@ MODEL = os.environ.get("TAPML_MODEL", "layers")
 MUTANT = os.environ.get("TAPML_MUTANT", "")
 SAMPLES, STEPS = 24, 2
 RATE = 0.05
+_BEFORE: dict[torch.Tensor, torch.Tensor] = {}
 
 
 class Layers(nn.Module):
@@ -215,6 +216,11 @@ def step(network: Any, batch: dict[str, torch.Tensor], optimizer: torch.optim.Op
             norm = batch["x"].norm()
             for each in trained:
                 each.grad.mul_(1 / (1 + norm))
+    if several and MUTANT == "stale":
+        for each in trained:
+            now = each.grad.clone()
+            each.grad.copy_(_BEFORE.get(each, now))
+            _BEFORE[each] = now
     if several and MUTANT == "accumulation":
         for each in trained:
             each.grad.div_(4)
@@ -298,17 +304,6 @@ def _clipped(state: object, bucket: GradBucket) -> Reduced:
     return _then(bucket, _mean)
 
 
-def _stale(state: dict[str, Any], bucket: GradBucket) -> Reduced:
-    def change(total: torch.Tensor) -> torch.Tensor:
-        now = _mean(total).clone()
-        before = state.get(bucket.index(), now)
-        state[bucket.index()] = now
-        earlier: torch.Tensor = before
-        return earlier
-
-    return _then(bucket, change)
-
-
 def _zero(state: object, bucket: GradBucket) -> Reduced:
     return _then(bucket, torch.zeros_like)
 
@@ -333,7 +328,6 @@ _HOOKS: dict[str, Any] = {
     "bfloat16": _bfloat16,
     "float16": _float16,
     "clipped before": _clipped,
-    "stale": _stale,
     "zero": _zero,
     "negative": _negative,
     "counted twice": _counted_twice,

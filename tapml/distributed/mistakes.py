@@ -288,6 +288,17 @@ def _named(weights: Mapping[int, Weights], slices: Slices) -> Mistake:
             "let every rank take part in the reduction",
         )
     first = parts[0]
+    scales = [values[0] * world for _, _, values, level in parts if level]
+    if (
+        len(groups) == 1
+        and len(scales) == len(parts)
+        and max(scales) - min(scales) > 1e-6 * max(map(abs, scales))
+    ):
+        return Mistake(
+            "each rank scales the reduced gradient by a factor of its own "
+            f"({', '.join(f'{each:.3g}' for each in scales)})",
+            "clip or scale with one number on all ranks: reduce the norm first",
+        )
     if len(groups) == 1 and first[3]:
         return Mistake(
             f"gradients are {first[2][0] * world:.4g} times their mean",
