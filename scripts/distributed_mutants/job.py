@@ -177,10 +177,9 @@ def _again(trained: list[nn.Parameter]) -> None:
 
 def distribute(network: nn.Module, rank: int, world: int) -> Any:
     name, parameter = _one_trained(network)
-    synchronized = True
+    synchronized = MUTANT != "adrift"
     with torch.no_grad():
-        if world > 1 and MUTANT == "adrift" and rank == 1:
-            synchronized = False
+        if MUTANT == "adrift" and rank == 1:
             parameter.add_(1e-4)
         if world > 1 and MUTANT == "made again":
             parameter.mul_(0.5)
