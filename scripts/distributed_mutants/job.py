@@ -136,11 +136,11 @@ def part(batch: dict[str, torch.Tensor], rank: int, world: int) -> dict[str, tor
     return {name: value[first:last] for name, value in batch.items()}
 
 
-def _one_trained(network: Any) -> tuple[str, nn.Parameter]:
+def _one_trained(network: nn.Module) -> tuple[str, nn.Parameter]:
     return next((name, each) for name, each in network.named_parameters() if each.requires_grad)
 
 
-def _frozen(network: Any) -> nn.Parameter:
+def _frozen(network: nn.Module) -> nn.Parameter:
     return next(each for each in network.parameters() if not each.requires_grad)
 
 
@@ -188,7 +188,8 @@ def distribute(network: nn.Module, rank: int, world: int) -> Any:
     if world > 1 and MUTANT == "frozen by mistake":
         parameter.requires_grad = False
     if MUTANT == "parameter ignored":
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(network, [name])
+        wrapper: Any = DistributedDataParallel
+        wrapper._set_params_and_buffers_to_ignore_for_model(network, [name])
     wrapped: Any = DistributedDataParallel(network, init_sync=synchronized)
     hook = _HOOKS.get(MUTANT)
     if hook is not None and world > 1:
@@ -226,7 +227,7 @@ def step(network: Any, batch: dict[str, torch.Tensor], optimizer: torch.optim.Op
     optimizer.step()
 
 
-def _loss(network: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+def _loss(network: Any, batch: dict[str, torch.Tensor]) -> Any:
     error = (network(batch["x"]) - batch["y"]) ** 2
     if MUTANT == "loss is a sum":
         return error.sum()

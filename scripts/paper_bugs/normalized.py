@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_reduce
+from torch.distributed.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 FAULT = os.environ.get("TAPML_FAULT", "")
@@ -34,16 +34,18 @@ class _LocalVariances(nn.BatchNorm2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalize channels of (samples, channels, height, width)."""
         world = dist.get_world_size()
+        all_reduce: Any = functional.all_reduce
         mean = all_reduce(x.mean((0, 2, 3))) / world
         variance = all_reduce(x.var((0, 2, 3), unbiased=False)) / world
         shape = (1, -1, 1, 1)
         scaled = (x - mean.view(shape)) / (variance.view(shape) + self.eps).sqrt()
-        return scaled * self.weight.view(shape) + self.bias.view(shape)
+        found: torch.Tensor = scaled * self.weight.view(shape) + self.bias.view(shape)
+        return found
 
 
 def distribute(network: nn.Sequential, rank: int, world: int) -> nn.Module:
     if FAULT == "local variances" and world > 1:
-        own = network[1]
+        own: Any = network[1]
         made = _LocalVariances(4)
         made.load_state_dict(own.state_dict())
         network[1] = made.to(own.weight.dtype)

@@ -312,8 +312,8 @@ def _aligned(
         for key, record in records.items():
             if record.placement != "rows":
                 own[key] = record
-            elif given[key[1]] is not None:
-                own[key] = replace(record, rows=given[key[1]])
+            elif (samples := given[key[1]]) is not None:
+                own[key] = replace(record, rows=samples)
             else:
                 reasons["hidden states"] = "a rank has samples that one process does not have"
         found.append(own)

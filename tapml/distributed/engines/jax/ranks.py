@@ -9,7 +9,7 @@ batch that gives loss and gradients.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -183,13 +183,12 @@ def _by_samples(batch: Any, mesh: Mesh) -> Any:
     return array_jobs.map_tree(batch, place)
 
 
-def _gradient_function(job: Job, mesh: Mesh, how: str) -> Callable[[Any, Any], Any]:
+def _gradient_function(job: Job, mesh: Mesh, how: str) -> Any:
     """Loss and gradients of parameters and batch."""
     loss = job.module.loss
     if how == "own":
         with job.calling("distribute()"):
-            own: Callable[[Any, Any], Any] = job.module.distribute(loss, mesh)
-        return own
+            return job.module.distribute(loss, mesh)
     if how == "jit":
         return jax.jit(jax.value_and_grad(loss))
 
