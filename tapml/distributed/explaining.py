@@ -195,8 +195,12 @@ def _update(
             f"{', '.join(map(str, first.ranks))} takes another step",
             "give all ranks the same optimizer, hyperparameters and schedule",
         )
-    same_phase = [each for each in judgement.deviations if each.phase == "update"]
-    ratios = [each.ratio for each in same_phase if each.ratio is not None]
+    ratios = [
+        each.ratio
+        for each in judgement.deviations
+        # Later steps start from other weights.
+        if (each.phase, each.step) == ("update", first.step) and each.ratio is not None
+    ]
     if first.phase == "update" and world > 1 and ratios:
         if all(abs(ratio / world - 1) < 1e-6 for ratio in ratios):
             return Mistake(
