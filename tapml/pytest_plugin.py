@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 REQUIRE_DEVICES: Final = "TAPML_REQUIRE_DEVICES"
 _POLICY: Final[pytest.StashKey[Policy]] = pytest.StashKey()
 
-__all__ = ["carved_cases", "tapml_compare", "tapml_device", "tapml_distributed", "tapml_replay"]
+__all__ = [
+    "carved_cases",
+    "tapml_compare",
+    "tapml_device",
+    "tapml_distributed",
+    "tapml_distributed_compare",
+    "tapml_replay",
+]
 
 
 def carved_cases(file: str) -> list[str]:
@@ -252,17 +259,34 @@ def tapml_distributed() -> Iterator[Callable[..., Check]]:
 
         def run(job: str | os.PathLike[str], **options: Any) -> Check:
             __tracebackhide__ = True
-            found = check(job, pool=pool, **options)
-            wrong = [
-                f"{each.setting.name}: {each.outcome}: {each.reason} {each.mistake}".strip()
-                for each in found.results
-                if each.outcome != "equal"
-            ]
-            if wrong:
-                pytest.fail("\n".join(wrong), pytrace=False)
-            return found
+            return _equal(check(job, pool=pool, **options))
 
         yield run
+
+
+def _equal(found: Check) -> Check:
+    """The check, if every setting is equal to one device; else the test fails with the mistakes."""
+    __tracebackhide__ = True
+    wrong = [
+        f"{each.setting.name}: {each.outcome}: {each.reason} {each.mistake}".strip()
+        for each in found.results
+        if each.outcome != "equal"
+    ]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def tapml_distributed_compare() -> Callable[..., Check]:
+    """Compares recordings as :func:`tapml.distributed.compare` does, and fails if they differ."""
+    from tapml.distributed.recorded_runs import compare
+
+    def run(*folders: str | os.PathLike[str], **options: Any) -> Check:
+        __tracebackhide__ = True
+        return _equal(compare(*folders, **options))
+
+    return run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.distributed_fuzz import add_fuzz
 from tapml.cli.model_arguments import number, positive
-from tapml.cli.setting_arguments import assigned, listed
+from tapml.cli.setting_arguments import add_settings, assigned, listed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,6 +33,7 @@ examples:
   tapml distributed check train.py --world 1,2 --engine ddp --json
   tapml distributed check train.py --engine torchrec --set sharding=RW,CW
   tapml distributed fuzz found --engine fsdp2            generated models in place of a job
+  tapml distributed compare one many                     recordings of torchrun's ranks
   tapml distributed engines                              what can be checked here
   tapml distributed settings --published                 the paper's settings, one by one
 
@@ -63,6 +64,23 @@ exit codes:
   0 listed; with --audit, no rule is out of date
   1 a rule is out of date   2 usage, input or environment   130 interrupted
 """
+_COMPARE_EPILOG: Final = """\
+In the script, after the model is wrapped and the optimizer is made:
+
+  import tapml.distributed
+  tapml.distributed.record(os.environ["RECORD"], model, optimizer)
+
+examples:
+  RECORD=one python train.py
+  RECORD=many torchrun --nproc-per-node 4 train.py
+  tapml distributed compare one many
+  tapml distributed compare one two four --explain --report report.html
+
+The first recording is of one process with the whole batch. All start with the same weights: load a
+checkpoint, or give record(..., start="one").
+
+"""
+_JUDGED: Final = {True: "in float32 by measured sensitivities", False: "by fixed limits"}
 _MARKS: Final = {"equal": "green", "not run": "yellow", "refused by the library": "yellow"}
 
 
@@ -83,35 +101,13 @@ def add_parser(subparsers: Any) -> None:
         epilog=_CHECK_EPILOG + _EXIT_CODES,
     )
     check.add_argument("job", type=Path, metavar="JOB.py", help="the job")
-    check.add_argument(
-        "--world",
-        type=listed("a list of numbers of ranks such as 1,2,4", positive),
-        metavar="N,...",
-        help="numbers of ranks (default: the job's WORLDS, else 1,2,4)",
-    )
-    check.add_argument(
-        "--engine",
-        type=listed("a list of engines such as ddp,fsdp2", str),
-        metavar="NAME,...",
-        help="ways to distribute (default: own if the job defines distribute, else ddp,fsdp2)",
-    )
-    check.add_argument(
-        "--set",
-        action="append",
-        type=assigned,
-        default=[],
-        metavar="NAME=VALUE,...",
-        help="values of an engine's own parameter (default: all that can run here)",
+    add_settings(
+        check,
+        engines="own if the job defines distribute, else ddp,fsdp2",
+        worlds="the job's WORLDS, else 1,2,4",
     )
     check.add_argument(
         "--steps", type=positive, metavar="N", help="training steps (default: STEPS, else 1)"
-    )
-    check.add_argument(
-        "--deadline",
-        type=number("a number of seconds of at least 2", float, 2.0, 86400.0),
-        default=60.0,
-        metavar="SECONDS",
-        help="time limit of each run (default: %(default)g)",
     )
     check.add_argument(
         "--folder",
@@ -119,11 +115,15 @@ def add_parser(subparsers: Any) -> None:
         metavar="FOLDER",
         help="keep the results there; the same command then runs what is missing",
     )
+    check.add_argument(
+        "--pairs", action="store_true", help="compare every two settings with each other, too"
+    )
     check.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
     check.add_argument("--explain", action="store_true", help="list every wrong tensor")
     check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(run=run_check)
     add_fuzz(commands)
+    _add_compare(commands)
     engines: argparse.ArgumentParser = commands.add_parser(
         "engines",
         help="list the engines",
@@ -160,6 +160,38 @@ def add_parser(subparsers: Any) -> None:
     settings.set_defaults(run=run_settings)
 
 
+def _add_compare(commands: Any) -> None:
+    compare: argparse.ArgumentParser = commands.add_parser(
+        "compare",
+        help="compare recordings of your own launcher's ranks with that of one process",
+        description="Compare what tapml.distributed.record wrote in the ranks of torchrun or any\n"
+        "other launcher with the recording of one process, and name the first wrong tensor.",
+        epilog=_COMPARE_EPILOG + _EXIT_CODES,
+    )
+    compare.add_argument("one", type=Path, metavar="ONE", help="the recording of one process")
+    compare.add_argument(
+        "many", type=Path, nargs="+", metavar="MANY", help="recordings of more ranks"
+    )
+    compare.add_argument(
+        "--limit",
+        type=number("a number above 0 and below 1", float, 1e-300, 0.999999),
+        metavar="X",
+        help="allowed error over a tensor's largest value (default: 1e-9 in float64, 1e-3 in "
+        "float32, 5e-2 in shorter formats)",
+    )
+    compare.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
+    compare.add_argument("--explain", action="store_true", help="list every wrong tensor")
+    compare.add_argument("--json", action="store_true", help="print JSON")
+    compare.set_defaults(run=run_compare)
+
+
+def run_compare(arguments: argparse.Namespace) -> int:
+    """Compare recordings; 1 on a finding."""
+    from tapml.distributed.recorded_runs import compare
+
+    return _show(compare(arguments.one, *arguments.many, limit=arguments.limit), arguments)
+
+
 def run_check(arguments: argparse.Namespace) -> int:
     """Check a job; 1 on a finding, 2 if a setting could not be judged."""
     from tapml.distributed.checking import check
@@ -170,11 +202,17 @@ def run_check(arguments: argparse.Namespace) -> int:
             worlds=arguments.world,
             engines=arguments.engine,
             options=dict(arguments.set),
+            pairs=arguments.pairs,
             steps=arguments.steps,
             deadline_seconds=arguments.deadline,
             folder=arguments.folder,
             watcher=watcher,
         )
+    return _show(found, arguments)
+
+
+def _show(found: Check, arguments: argparse.Namespace) -> int:
+    """Print a check, write its page, and return the exit code."""
     if arguments.report is not None:
         from tapml.distributed.page import write_page
 
@@ -263,6 +301,8 @@ def _print(found: Check, *, explain: bool) -> None:
                 console.print(Text(line), soft_wrap=True)
             if explain and each.deviations:
                 console.print(_deviations(each))
+    for line in _pairs(found):
+        console.print(Text(line), soft_wrap=True)
     console.print()
     for line in _conclusion(found):
         console.print(Text(line), soft_wrap=True)
@@ -294,7 +334,7 @@ def _short_name(setting: Setting, found: Check) -> str:
         for name, value in setting.options.items()
         if any(each.setting.options.get(name, value) != value for each in found.results)
     }
-    return f"{setting.engine} x {setting.world} {'/'.join(shown.values())}".rstrip()
+    return setting.named(shown)
 
 
 def _paragraph(each: RunResult) -> list[str]:
@@ -337,6 +377,23 @@ def _deviations(each: RunResult) -> Table:
     return table
 
 
+def _pairs(found: Check) -> Iterator[str]:
+    """A line for every two settings that differ, and one for all that agree."""
+    if not found.pairs:
+        return
+    from tapml.distributed.results import tensor_words
+
+    equal = sum(each.equal for each in found.pairs)
+    yield f"\n{len(found.pairs)} pairs of settings: {equal} agree"
+    for each in found.pairs:
+        if not each.equal:
+            ratio = "" if each.ratio is None else f", {each.ratio:.4g} times"
+            yield (
+                f"  {each.first} and {each.second}: {tensor_words(each.phase, each.tensor)}, "
+                f"off by {each.error:.2g}{ratio} (they differ in {', '.join(each.differs_in)})"
+            )
+
+
 def _conclusion(found: Check) -> list[str]:
     facts = found.facts
     counts: dict[str, int] = {}
@@ -345,7 +402,7 @@ def _conclusion(found: Check) -> list[str]:
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     lines = [f"{len(found.results)} settings: {said} ({found.seconds:.1f} s)"]
     if not facts.twin:
-        lines.append(f"judged in float32 by measured sensitivities, because {facts.twin_reason}")
+        lines.append(f"judged {_JUDGED[found.measured]}, because {facts.twin_reason}")
     skipped = sorted({text for each in found.results for text in each.not_compared})
     lines += [f"not compared: {text}" for text in skipped[:5]]
     if len(skipped) > 5:

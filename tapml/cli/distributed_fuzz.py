@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import number, positive
-from tapml.cli.setting_arguments import assigned, listed
+from tapml.cli.setting_arguments import add_settings, listed
 from tapml_targets.errors import EXIT_MISMATCH, InputError
 
 if TYPE_CHECKING:
@@ -54,28 +54,8 @@ def add_fuzz(commands: Any) -> None:
         epilog=_FUZZ_EPILOG,
     )
     fuzz.add_argument("folder", type=Path, metavar="FOLDER", help="for models and findings")
-    fuzz.add_argument(
-        "--engine",
-        type=listed("a list of engines such as ddp,torchrec", str),
-        default=["ddp", "fsdp2"],
-        metavar="NAME,...",
-        help="ways to distribute (default: ddp,fsdp2)",
-    )
-    fuzz.add_argument(
-        "--world",
-        type=listed("a list of numbers of ranks such as 1,2,4", positive),
-        default=[1, 2, 4],
-        metavar="N,...",
-        help="numbers of ranks (default: 1,2,4)",
-    )
-    fuzz.add_argument(
-        "--set",
-        action="append",
-        type=assigned,
-        default=[],
-        metavar="NAME=VALUE,...",
-        help="values of an engine's own parameter (default: all that can run here)",
-    )
+    add_settings(fuzz, engines="ddp,fsdp2", worlds="1,2,4")
+    fuzz.set_defaults(engine=["ddp", "fsdp2"], world=[1, 2, 4])
     fuzz.add_argument(
         "--kind",
         type=listed("a list of kinds of models such as chain,cell", str),
@@ -102,18 +82,17 @@ def add_fuzz(commands: Any) -> None:
         "--with", dest="patch", type=Path, metavar="FILE.py", help="a file every job loads last"
     )
     fuzz.add_argument(
+        "--workers",
+        default="",
+        metavar="ADDRESS",
+        help="check on the workers of a Dask scheduler: tcp://127.0.0.1:8786, or tls://HOST:8786",
+    )
+    fuzz.add_argument(
         "--shrink",
         type=number("a whole number", int, 0, 10000),
         default=40,
         metavar="N",
         help="smaller models to try for each kind of finding; 0 for none (default: %(default)s)",
-    )
-    fuzz.add_argument(
-        "--deadline",
-        type=number("a number of seconds of at least 2", float, 2.0, 86400.0),
-        default=60.0,
-        metavar="SECONDS",
-        help="time limit of each run (default: %(default)g)",
     )
     fuzz.add_argument("--json", action="store_true", help="print JSON")
     fuzz.set_defaults(run=run_fuzz)
@@ -160,7 +139,9 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
         deadline_seconds=arguments.deadline,
     )
     with open_pool(campaign.engines) as pool:
-        results = run_campaign(arguments.folder, campaign, watcher=_tell, pool=pool)
+        results = run_campaign(
+            arguments.folder, campaign, watcher=_tell, pool=pool, workers=arguments.workers
+        )
         clusters = write_clusters(
             arguments.folder,
             results,

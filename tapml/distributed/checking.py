@@ -23,11 +23,12 @@ from typing import Any, Final
 from tapml.distributed.comparing import Comparison, first_line
 from tapml.distributed.culprits import blame
 from tapml.distributed.engine import Engine, find_engine
+from tapml.distributed.frameworks import READY, TORCH, Framework, framework_of
 from tapml.distributed.judging import FLOAT32, judge, not_finite
 from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
 from tapml.distributed.plan import USUAL, Plan
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
-from tapml.distributed.runner import PREPARE, READY, RUN, SLICES, Pair, Runner
+from tapml.distributed.runner import Pair, Runner
 from tapml.distributed.settings_space import candidates_here, check_options, settings_of
 from tapml.distributed.triggers import with_triggers
 from tapml.isolate.death import ChildDiedError, GroupDiedError
@@ -40,14 +41,6 @@ from tapml_targets.installed import install_hint, package_version
 DEADLINE_SECONDS: Final = 60.0
 SHORTEST_DEADLINE: Final = 2.0
 MOST_RANKS: Final = 64
-_PRELOAD: Final = (
-    "torch",
-    "torch._dynamo",
-    "torch.optim",
-    "torch.distributed.tensor",
-    "tapml.distributed.rank",
-    "tapml.distributed.slices",
-)
 
 
 @dataclass(frozen=True)
@@ -66,6 +59,7 @@ def check(
     engines: Iterable[str] | None = None,
     options: Mapping[str, Iterable[str]] | None = None,
     pruned: bool = False,
+    pairs: bool = False,
     steps: int | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
     folder: str | os.PathLike[str] | None = None,
@@ -90,6 +84,8 @@ def check(
         can run here. Combinations that a rule prunes are left out.
     pruned
         Run just what the rules prune, to see whether they are right.
+    pairs
+        Compare every two settings with each other, too.
     steps
         Training steps; default: the job's ``STEPS``, else 1.
     deadline_seconds
@@ -123,37 +119,41 @@ def check(
         "steps": steps,
         "deadline": deadline_seconds,
     }
-    check_options([find_engine(name) for name in names or ()], asked)
+    named = [find_engine(name) for name in names or ()]
+    check_options(named, asked)
+    framework = framework_of(named)
     if not deadline_seconds >= SHORTEST_DEADLINE:
         raise InputError(
             f"a deadline of at least {SHORTEST_DEADLINE:g} s is needed, got {deadline_seconds:g}"
         )
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    if find_spec("torch") is None:
-        raise SetupError(f"this needs PyTorch; install the toolkit: {install_hint('host')}")
+    content = _content_of(path)
+    if find_spec(framework.package) is None:
+        hint = install_hint("host" if framework is TORCH else "compare")
+        raise SetupError(f"this needs {framework.package}: {hint}")
     started = time.monotonic()
     versions = {
         "tapml": package_version("tapml") or "",
         "python": platform.python_version(),
-        "torch": package_version("torch") or "",
+        framework.package: package_version(framework.package) or "",
     }
     place = None if folder is None else Path(folder)
     with (
         keeping(place, watcher) as (journal, phases),
-        nullcontext(pool) if pool is not None else open_pool() as used,
+        nullcontext(pool) if pool is not None else _pool(framework, USUAL) as used,
     ):
         with phases.phase("prepare") as phase:
-            future = used.group(1, PREPARE, payload, folder=True, deadline_seconds=deadline_seconds)
+            future = used.group(
+                1, framework.prepare, payload, folder=True, deadline_seconds=deadline_seconds
+            )
             (answer,) = _on_one_device(future)
             plan = Plan.of(path, answer, deadline_seconds)
             phase.detail = f"{len(plan.parameters)} parameters, {plan.samples} samples"
         chosen = [
             (setting, engine)
             for engine in plan.engines(names)
-            for setting in settings_of(engine, plan.worlds, asked, pruned=pruned)
+            for setting in settings_of(
+                engine, plan.worlds, asked, pruned=pruned, traits=plan.traits
+            )
         ]
         kept = Kept(
             journal,
@@ -164,9 +164,11 @@ def check(
         earlier = {setting.name: kept.result(setting) for setting, _ in chosen}
         told = kept.one_device()
         comparison = None
-        if told is None or not all(earlier.values()):
-            environment = _environment_of(used, plan, [engine.name for _, engine in chosen])
-            runner = Runner(used, plan, environment)
+        if told is None or pairs or not all(earlier.values()):
+            environment = _environment_of(
+                used, plan, framework, [engine.name for _, engine in chosen]
+            )
+            runner = Runner(used, plan, environment, framework)
             with phases.phase("one device") as phase:
                 told = _reference(runner)
                 phase.detail = "with a float64 twin" if told.facts.twin else "float32 only"
@@ -183,6 +185,7 @@ def check(
                 if found is not None:
                     results.append(found)
                     watcher(SettingChecked(found, number, len(chosen)))
+            paired = comparison.pairs(chosen) if pairs and comparison is not None else []
             count = sum(each.is_finding for each in results)
             phase.detail = f"{count} finding{'s' * (count != 1)}"
     return Check(
@@ -193,13 +196,25 @@ def check(
         results=tuple(with_triggers(results)),
         versions=versions,
         seconds=time.monotonic() - started,
+        pairs=tuple(paired),
     )
 
 
 def open_pool(engines: Iterable[str] = ()) -> Pool:
     """A pool for several checks, a context manager; importing PyTorch and engines takes seconds."""
     names = [name for name in engines if candidates_here(find_engine(name))]
-    return Pool([PREPARE, READY, RUN, SLICES], environment=_environment((*USUAL, *names)))
+    return _pool(framework_of([find_engine(name) for name in names]), (*USUAL, *names))
+
+
+def _content_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _pool(framework: Framework, names: Iterable[str]) -> Pool:
+    return Pool(framework.jobs, environment=_environment(framework, names))
 
 
 def _reference(runner: Runner) -> OneDevice:
@@ -271,10 +286,12 @@ def _library_versions(engines: Iterable[Engine]) -> dict[str, str]:
     return {name: package_version(name) or "" for name in sorted(names)}
 
 
-def _environment_of(pool: Pool, plan: Plan, names: Iterable[str]) -> Environment:
+def _environment_of(
+    pool: Pool, plan: Plan, framework: Framework, names: Iterable[str]
+) -> Environment:
     """The environment of the runs: with the imports of engines and job preloaded, if that works."""
-    usual = _environment()
-    filled = _environment((*USUAL, *names))
+    usual = _environment(framework, USUAL)
+    filled = _environment(framework, (*USUAL, *names))
     filled = replace(filled, preload=tuple(dict.fromkeys((*filled.preload, *plan.preload))))
     if filled == usual:
         return usual
@@ -285,10 +302,12 @@ def _environment_of(pool: Pool, plan: Plan, names: Iterable[str]) -> Environment
     return filled
 
 
-def _environment(names: Iterable[str] = USUAL) -> Environment:
-    preload = dict.fromkeys(_PRELOAD)
+def _environment(framework: Framework, names: Iterable[str]) -> Environment:
+    preload = dict.fromkeys(framework.preload)
     for name in names:
-        preload |= dict.fromkeys(find_engine(name).settings.PRELOAD)
+        engine = find_engine(name)
+        if framework_of([engine]) == framework:
+            preload |= dict.fromkeys(engine.settings.PRELOAD)
     loopback = "lo" if sys.platform == "linux" else "lo0"
     return Environment(
         # The flight recorder of torch knows what collectives a rank has called.
@@ -296,6 +315,7 @@ def _environment(names: Iterable[str] = USUAL) -> Environment:
             "TORCH_FR_BUFFER_SIZE": "2000",
             "GLOO_SOCKET_IFNAME": loopback,
             "OMP_NUM_THREADS": "1",
+            **dict(framework.variables),
         },
         preload=tuple(preload),
     )

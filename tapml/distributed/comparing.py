@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -14,9 +15,11 @@ from tapml.distributed.engine import Engine
 from tapml.distributed.explaining import APART, explain
 from tapml.distributed.judging import FLOAT32, Judgement, judge, published_verdict, worst_place
 from tapml.distributed.mistakes import Mistake
+from tapml.distributed.pairing import pairs_of
 from tapml.distributed.rates import class_of, rates_of_change
-from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation, Outcome, RunResult, Setting
-from tapml.distributed.runner import Pair, Runner
+from tapml.distributed.results import BATCH_NORM, DROPOUT, Outcome, PairResult, RunResult, Setting
+from tapml.distributed.runner import FLOAT64, Pair, Runner
+from tapml.distributed.wording import sentence
 from tapml.isolate.death import GroupDiedError
 from tapml_targets.errors import RefusedError, SetupError
 
@@ -35,10 +38,13 @@ class Comparison:
         Starts the runs.
     random
         Whether the job's step draws random numbers.
+    runs
+        The last run of each setting that ended, by the setting's name.
     """
 
     runner: Runner
     random: bool
+    runs: dict[str, Pair] = field(default_factory=dict)
 
     def result(self, setting: Setting, engine: Engine) -> RunResult:
         """Run one setting and compare it."""
@@ -59,6 +65,7 @@ class Comparison:
             # Once more, with the values of all replicas. It also shows what differs by chance.
             pair = runner.pair(engine, setting, send_all=True)
             judgement, precision = runner.judge(pair)
+        self.runs[setting.name] = pair
         reference = runner.reference(())
         common = RunResult(
             setting=setting,
@@ -88,7 +95,7 @@ class Comparison:
         return msgspec.structs.replace(
             common,
             outcome=Outcome.INCONSISTENT,
-            reason=_sentence(first, setting.world),
+            reason=sentence(first, setting.world),
             ratio=first.ratio,
             error=first.error,
             limit=first.limit,
@@ -102,6 +109,20 @@ class Comparison:
             published_layer=layer,
             published_rate=rate,
         )
+
+    def pairs(self, settings: Sequence[tuple[Setting, Engine]]) -> list[PairResult]:
+        """Every two settings that run, against each other; what has no run here runs again."""
+        runner = self.runner
+        runs = []
+        for setting, engine in settings:
+            pair = self.runs.get(setting.name)
+            if pair is None and not runner.plan.why_not(setting, engine):
+                with suppress(GroupDiedError):
+                    pair = runner.pair(engine, setting, send_all=True)
+            if pair is not None:
+                precision = "float32" if pair.float64 is None else FLOAT64
+                runs.append((setting, pair.of(FLOAT64), precision))
+        return pairs_of(runs, runner.tensors, runner.float32_limits)
 
     def _largest_rate(self, setting: Setting, engine: Engine) -> tuple[str, float | None]:
         """The class of the layer with the largest rate of change, and the rate."""
@@ -215,17 +236,3 @@ def _joined(causes: Sequence[Mistake]) -> Mistake:
     return Mistake(
         "; ".join(each.text for each in causes), "; ".join(each.remedy for each in causes)
     )
-
-
-def _sentence(first: Deviation, world: int) -> str:
-    """The first wrong tensor in one sentence."""
-    if len(first.ranks) == world:
-        who = "on all ranks" if world > 1 else "on the only rank"
-    else:
-        who = f"on rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
-    step = f" in step {first.step}" if first.step > 1 else ""
-    text = f"the first wrong tensor is the {first.words}{step}, {who}"
-    if first.note:
-        return f"{text}: {first.note}"
-    ratio = "" if first.ratio is None else f", {first.ratio:.4g} times one device's"
-    return f"{text}: off by {first.error:.2g} of its largest value{ratio}"

@@ -17,7 +17,8 @@ _LONGEST: Final = 300
 _POINT_TO_POINT: Final = ("send", "recv", "recvAnySource")
 _SAME_SIZES: Final = ("all_reduce", "broadcast")
 
-Collective: TypeAlias = "tuple[int, str, list[list[int]]]"
+Collective: TypeAlias = "tuple[int, str, list[list[int]], str]"
+"""Its number, name, sizes, and the line that called it; empty if no line did."""
 
 
 class Testimony(msgspec.Struct):
@@ -97,12 +98,12 @@ def _hang(report: GroupReport, heard: dict[int, Testimony], details: tuple[str, 
     first = behind[0]
     ranks = tuple(each.rank for each in behind)
     who, several = _ranks(ranks), len(ranks) > 1
+    awaited = _awaited([each for each in heard.values() if each not in behind])
     if first.stage == DONE:
-        calls = next(_words(each.last[-1]) for each in heard.values() if each.collectives == most)
         return Blame(
             ranks,
             first.stage,
-            f"{reason}: {who} {'have' if several else 'has'} finished without {calls}, in which "
+            f"{reason}: {who} {'have' if several else 'has'} finished without {awaited}, in which "
             "the others wait",
             details,
             "let every rank use every layer, or give DistributedDataParallel "
@@ -110,26 +111,43 @@ def _hang(report: GroupReport, heard: dict[int, Testimony], details: tuple[str, 
         )
     where = first.places[-1] if first.places else first.stage
     does = "do" if several else "does"
+    reaches = first.collectives < most and bool(awaited)
     return Blame(
         ranks,
         first.stage,
         f"{reason}: {who} {does} not "
-        + ("end" if first.collectives == most else "reach the collective that the others wait in")
-        + f" ({where})",
+        + (
+            f"reach {awaited}, in which the others wait; {who} stand{'' if several else 's'} at "
+            if reaches
+            else "end ("
+        )
+        + where
+        + ("" if reaches else ")"),
         details,
     )
+
+
+def _awaited(waiting: Sequence[Testimony]) -> str:
+    """The last collective that waiting ranks have begun, with its line; empty if none is known."""
+    for each in waiting:
+        if each.last:
+            line = each.last[-1][3] or (each.places[-1] if each.places else "")
+            return _words(each.last[-1]) + (f" ({line})" if line else "")
+    return ""
 
 
 def _parting(heard: Sequence[Testimony]) -> tuple[tuple[int, ...], str] | None:
     """Where ranks call different collectives under one number, and which ranks are fewer."""
     by_number: dict[int, dict[int, str]] = {}
+    lines: dict[tuple[int, int], str] = {}
     for each in heard:
-        for number, name, sizes in each.last:
+        for number, name, sizes, line in each.last:
             if name in _POINT_TO_POINT:
                 continue
             # Ranks may gather or scatter different sizes.
-            shown = _words((number, name, sizes)) if name in _SAME_SIZES else name
+            shown = _words((number, name, sizes, line)) if name in _SAME_SIZES else name
             by_number.setdefault(number, {})[each.rank] = shown
+            lines[number, each.rank] = f" ({line})" if line else ""
     for number in sorted(by_number):
         calls = by_number[number]
         kinds = Counter(calls.values())
@@ -138,7 +156,9 @@ def _parting(heard: Sequence[Testimony]) -> tuple[tuple[int, ...], str] | None:
         usual, _ = kinds.most_common(1)[0]
         level = len(set(kinds.values())) == 1
         ranks = tuple(rank for rank, call in calls.items() if level or call != usual)
-        said = "; ".join(f"rank {rank} calls {call}" for rank, call in sorted(calls.items()))
+        said = "; ".join(
+            f"rank {rank} calls {call}{lines[number, rank]}" for rank, call in sorted(calls.items())
+        )
         return ranks, f"mismatched collectives: {said}"
     return None
 
@@ -170,6 +190,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _words(call: Collective | list[Any]) -> str:
-    _, name, sizes = call
+    _, name, sizes, _ = call
     shapes = " ".join("x".join(map(str, size)) or "scalar" for size in sizes)
     return f"{name}({shapes})"

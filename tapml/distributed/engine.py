@@ -55,10 +55,13 @@ class Traits:
         Whether it defines ``distribute``.
     modules
         Names of the classes of all its modules, by path.
+    functions
+        Optional functions that it defines.
     """
 
     has_distribute: bool
     modules: Mapping[str, str]
+    functions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Published:
 
 class EngineSettings(Protocol):
     """The module ``settings`` of an engine.
+
+    It may also have ``usual(traits) -> Mapping[str, tuple[str, ...]]``: values of parameters that a
+    check was not asked for; no values for the library's default. ``FRAMEWORK`` says how jobs are
+    run that are not PyTorch's (:class:`~tapml.distributed.frameworks.Framework`).
 
     Attributes
     ----------
@@ -129,10 +136,14 @@ class Held:
 class EngineRanks(Protocol):
     """The module ``ranks`` of an engine.
 
-    It may also have ``held(model) -> tuple[frozenset[str], list[Held]]``: the names of all
-    parameters that the library keeps in its own way, and this rank's shards of them. It may have
-    ``shard_optimizer(optimizer, model) -> tuple[Any, Any]``: what steps in place of the job's
-    optimizer, and what holds its state.
+    It may also have
+
+    - ``step(job, model, batch, optimizer, **options)``, which is called in place of the job's step;
+    - ``APART``, whether ranks hold whole parameters that no other rank has;
+    - ``held(model) -> tuple[frozenset[str], list[Held]]``: the names of all parameters that the
+      library keeps in its own way, and this rank's shards of them;
+    - ``shard_optimizer(optimizer, model) -> tuple[Any, Any]``: what steps in place of the job's
+      optimizer, and what holds its state.
     """
 
     def distribute(

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from tapml.distributed.judging import Judgement
 from tapml.distributed.mistakes import Mistake, Observed, Slices, find_mistake
-from tapml.distributed.plan import Plan
 from tapml.distributed.results import BATCH_NORM, DROPOUT, Deviation
 from tapml.distributed.run_records import Key, Run, Tensors
 
-TOLERANCE: Final = {"float64": 1e-8, "float32": 1e-3}
+TOLERANCE: Final = {"float64": 1e-8, "float32": 1e-3, "bfloat16": 5e-2, "float16": 5e-2}
+
+
+class Samples(Protocol):
+    """What an explanation asks of a plan, or of a recording; see Plan."""
+
+    @property
+    def weights(self) -> Mapping[str, Any]:
+        """Packed weights and buffers at the start, by name."""
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Parameters that need no gradient."""
+
+    def samples_of(self, world: int, step: int) -> list[int]:
+        """Samples of each rank."""
+
+    def covers(self, world: int, step: int) -> bool | None:
+        """Whether the ranks have every sample once."""
+
 
 APART: Final = {
     BATCH_NORM: Mistake(
@@ -32,7 +50,7 @@ def explain(
     reference: Run,
     run: Run,
     tensors: Tensors,
-    plan: Plan,
+    plan: Samples,
     precision: str,
     slices_of: Callable[[int, Mapping[str, Any]], Sequence[Mapping[str, Any]]],
 ) -> Mistake | None:
@@ -45,7 +63,7 @@ def explain(
     frozen = [each for each in judgement.deviations if each.tensor in plan.frozen]
     moved = [each for each in frozen if each.phase in ("gradient", "update")]
     if first.phase == "start":
-        return _adrift(first, world)
+        return _adrift(first, run)
     if moved and first in moved:
         return Mistake(
             f"{first.tensor} is frozen on one device and trained on the ranks",
@@ -63,11 +81,18 @@ def explain(
     return None
 
 
-def _adrift(first: Deviation, world: int) -> Mistake:
-    if len(first.ranks) < world:
+def _adrift(first: Deviation, run: Run) -> Mistake:
+    key = first.phase, first.step, first.tensor
+    held = [records[key] for records in run.ranks if key in records]
+    if len(first.ranks) < len(run.ranks):
         who = f"rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
         return Mistake(
             f"the replica of {who} is adrift before the first step",
+            "broadcast weights and buffers from rank 0 at the start (init_sync)",
+        )
+    if len({each.digest for each in held if each.placement == "whole"}) > 1:
+        return Mistake(
+            "each replica starts with weights of its own",
             "broadcast weights and buffers from rank 0 at the start (init_sync)",
         )
     return Mistake(
@@ -81,7 +106,7 @@ def _gradient(
     reference: Run,
     run: Run,
     tensors: Tensors,
-    plan: Plan,
+    plan: Samples,
     precision: str,
     slices_of: Callable[[int, Mapping[str, Any]], Sequence[Mapping[str, Any]]],
 ) -> Mistake | None:
@@ -126,7 +151,7 @@ def _observed(deviation: Deviation, reference: Run, run: Run, tensors: Tensors) 
     return Observed(deviation.tensor, expected, held, earlier)
 
 
-def _weights_before(step: int, reference: Run, tensors: Tensors, plan: Plan) -> dict[str, Any]:
+def _weights_before(step: int, reference: Run, tensors: Tensors, plan: Samples) -> dict[str, Any]:
     """One device's weights and buffers before a step, packed."""
     if step == 1:
         return dict(plan.weights)
@@ -170,8 +195,12 @@ def _update(
             f"{', '.join(map(str, first.ranks))} takes another step",
             "give all ranks the same optimizer, hyperparameters and schedule",
         )
-    same_phase = [each for each in judgement.deviations if each.phase == "update"]
-    ratios = [each.ratio for each in same_phase if each.ratio is not None]
+    ratios = [
+        each.ratio
+        for each in judgement.deviations
+        # Later steps start from other weights.
+        if (each.phase, each.step) == ("update", first.step) and each.ratio is not None
+    ]
     if first.phase == "update" and world > 1 and ratios:
         if all(abs(ratio / world - 1) < 1e-6 for ratio in ratios):
             return Mistake(

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml_targets.errors import InputError
 
+if TYPE_CHECKING:
+    from torch import nn
+
 MODULE: Final = "tapml_job"
 REQUIRED: Final = ("model", "batch", "step")
-OPTIONAL: Final = ("optimizer", "part", "predict", "distribute")
+OPTIONAL: Final = ("optimizer", "part", "predict", "distribute", "inputs", "loss")
 LEARNING_RATE: Final = 0.1
 """Of the optimizer of jobs that define none, plain SGD."""
 
@@ -45,6 +45,8 @@ class Job:
 
     def model(self) -> nn.Module:
         """Build the model."""
+        from torch import nn
+
         with self.calling("model()"):
             built = self.module.model()
         if not isinstance(built, nn.Module):
@@ -55,6 +57,8 @@ class Job:
 
     def optimizer(self, model: nn.Module) -> Any:
         """Make the optimizer; the default is SGD."""
+        import torch
+
         if self.has("optimizer"):
             return self.module.optimizer(model)
         trained = [each for each in model.parameters() if each.requires_grad]
@@ -64,6 +68,8 @@ class Job:
 
     def distribute(self, model: nn.Module, rank: int, world: int) -> nn.Module:
         """Wrap the model as the file does."""
+        from torch import nn
+
         wrapped = self.module.distribute(model, rank, world)
         if not isinstance(wrapped, nn.Module):
             raise InputError(
@@ -91,7 +97,7 @@ class Job:
             ) from error
 
 
-def load_job(path: Path) -> Job:
+def load_job(path: Path, required: tuple[str, ...] = REQUIRED) -> Job:
     """Load a job's file; its folder can be imported from, as if Python ran the file.
 
     Raises
@@ -115,12 +121,12 @@ def load_job(path: Path) -> Job:
     except Exception as error:
         raise InputError(f"{path} cannot be loaded: {describe(error, path)}") from error
     job = Job(path, module)
-    missing = [name for name in REQUIRED if not job.has(name)]
+    missing = [name for name in required if not job.has(name)]
     if missing:
-        raise InputError(
-            f"{path} lacks {', '.join(f'{each}()' for each in missing)}; a job defines model(), "
-            "batch() and step(model, batch, optimizer)"
-        )
+        whole = "a job defines model(), batch() and step(model, batch, optimizer)"
+        if required != REQUIRED:
+            whole = f"a job of this engine defines {', '.join(f'{each}()' for each in required)}"
+        raise InputError(f"{path} lacks {', '.join(f'{each}()' for each in missing)}; {whole}")
     return job
 
 

@@ -211,6 +211,13 @@ def _by_values(
     """Mistakes that no combination shows: rounding, old and missing gradients, shards exchanged."""
     checks: list[tuple[Callable[[Observed], bool], Mistake]] = [
         (
+            lambda each: any(not np.all(np.isfinite(held)) for held, _ in each.held.values()),
+            Mistake(
+                "values are NaN or infinite on the ranks alone",
+                "look at the first wrong tensor for what divides, overflows or is not set there",
+            ),
+        ),
+        (
             _is_zero,
             Mistake("the gradient is zero or missing", "find what detaches or clears it"),
         ),
@@ -281,6 +288,17 @@ def _named(weights: Mapping[int, Weights], slices: Slices) -> Mistake:
             "let every rank take part in the reduction",
         )
     first = parts[0]
+    scales = [values[0] * world for _, _, values, level in parts if level]
+    if (
+        len(groups) == 1
+        and len(scales) == len(parts)
+        and max(scales) - min(scales) > 1e-6 * max(map(abs, scales))
+    ):
+        return Mistake(
+            "each rank scales the reduced gradient by a factor of its own "
+            f"({', '.join(f'{each:.3g}' for each in scales)})",
+            "clip or scale with one number on all ranks: reduce the norm first",
+        )
     if len(groups) == 1 and first[3]:
         return Mistake(
             f"gradients are {first[2][0] * world:.4g} times their mean",
@@ -400,7 +418,8 @@ def _near(got: Floats, want: Floats, slices: Slices, scale: float) -> bool:
     if not want.size:
         return True
     allowed = slices.tolerance * max(_largest(want), 1e-6 * scale)
-    return bool(np.all(np.isfinite(got))) and _largest(got - want) <= allowed
+    finite = bool(np.all(np.isfinite(got))) and bool(np.all(np.isfinite(want)))
+    return finite and _largest(got - want) <= allowed
 
 
 def _largest(values: Floats | None) -> float:

@@ -100,11 +100,16 @@ class Plan:
             names = (OWN,) if self.has["distribute"] else DEFAULT_ENGINES
         return [find_engine(name) for name in dict.fromkeys(names)]
 
+    @property
+    def traits(self) -> Traits:
+        """What settings may depend on."""
+        functions = frozenset(name for name, defined in self.has.items() if defined)
+        return Traits(self.has["distribute"], self.modules, functions)
+
     def why_not(self, setting: Setting, engine: Engine) -> str:
         """Why a setting cannot be run; empty if it can."""
         library = engine.settings
-        traits = Traits(self.has["distribute"], self.modules)
-        refused = library.missing(setting) or library.refuse(setting, traits)
+        refused = library.missing(setting) or library.refuse(setting, self.traits)
         parts = self.given_to(engine).parts
         return refused or str(parts[str(setting.world)]["reason"])
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,8 +96,10 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     witness.stage = "model()"
     model = build(job, payload, dtype)
     reference = payload["engine"] is None
-    held = None if reference else getattr(ranks_of(payload["engine"]), "held", None)
-    recorder = Recorder(model, sends=member.rank == 0 or payload["send_all"], held=held)
+    ranks = None if reference else ranks_of(payload["engine"])
+    held = getattr(ranks, "held", None)
+    sends = member.rank == 0 or payload["send_all"] or getattr(ranks, "APART", False)
+    recorder = Recorder(model, sends=sends, held=held)
     if reference:
         recorder.watch_backward(model)
         wrapped = model
@@ -105,15 +109,13 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     witness.stage = "optimizer()"
     with job.calling("optimizer()"):
         optimizer = job.optimizer(wrapped)
-    shard = None if reference else getattr(ranks_of(payload["engine"]), "shard_optimizer", None)
+    shard = getattr(ranks, "shard_optimizer", None)
     holder = optimizer
     if shard is not None:
         optimizer, holder = shard(optimizer, wrapped)
     _KEPT.append((model, wrapped, optimizer, recorder))
-    recorder.start(wrapped)
-    hook = getattr(optimizer, "register_step_pre_hook", None)
-    if hook is not None:
-        hook(lambda *_: recorder.take_gradients(wrapped))
+    _listen(recorder, wrapped, optimizer)
+    take_step = _step_of(job, payload)
     precisions = _Precisions()
     seed_all()
     random_before = torch.get_rng_state()
@@ -124,7 +126,7 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
         batch = cast(unpack(packed), dtype)
         recorder.begin_step(wrapped)
         with precisions if payload["observe"] else nullcontext(), job.calling("step()"):
-            job.step(wrapped, batch, optimizer)
+            take_step(wrapped, batch, optimizer)
         recorder.end_step(wrapped, holder, step, rows, sends_state=holder is not optimizer)
     seconds = time.monotonic() - started
     drew = not torch.equal(random_before, torch.get_rng_state())
@@ -155,6 +157,26 @@ def _distribute(job: Job, payload: dict[str, Any], model: nn.Module, member: Mem
             ) from error
         said = describe(error, job.path)
         raise RefusedError(said) from error
+
+
+def _listen(recorder: Recorder, model: nn.Module, optimizer: Any) -> None:
+    """Record the start, and the gradients as the optimizer finds them."""
+    if hasattr(model, "_orig_mod"):
+        recorder.keep_out_of(model)
+    recorder.start(model)
+    hook = getattr(optimizer, "register_step_pre_hook", None)
+    if hook is not None:
+        hook(lambda *_: recorder.take_gradients(model))
+
+
+def _step_of(job: Job, payload: dict[str, Any]) -> Callable[[nn.Module, Any, Any], Any]:
+    """The job's step, or the engine's way to take it."""
+    package = payload["engine"]
+    of_engine = None if package is None else getattr(ranks_of(package), "step", None)
+    if of_engine is None:
+        return job.step
+    taken: Callable[[nn.Module, Any, Any], Any] = partial(of_engine, job, **payload["options"])
+    return taken
 
 
 def _predict(

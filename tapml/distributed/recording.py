@@ -66,11 +66,24 @@ class Recorder:
         self._backward: dict[str, int] = {}
         self._givers: dict[int, tuple[str, torch.Tensor]] = {}
         self._inputs: dict[str, list[str]] = {}
-        model.register_forward_pre_hook(self._enter, with_kwargs=True)
+        self.formats: set[str] = set()
+        self._hooks = [model.register_forward_pre_hook(self._enter, with_kwargs=True)]
         for name, module in model.named_modules():
             if not isinstance(module, nn.ModuleList | nn.ModuleDict):
-                module.register_forward_hook(self._keep_of(name or ROOT))
-        model.register_forward_hook(self._leave)
+                self._hooks.append(module.register_forward_hook(self._keep_of(name or ROOT)))
+        self._hooks.append(model.register_forward_hook(self._leave))
+
+    def keep_out_of(self, compiled: nn.Module) -> None:
+        """Listen to the inputs and outputs of a compiled model only.
+
+        Hooks within it would be compiled, and keep operations from being fused.
+        """
+        while self._hooks:
+            self._hooks.pop().remove()
+        compiled.register_forward_pre_hook(self._enter, with_kwargs=True)
+        compiled.register_forward_hook(self._keep_of(ROOT))
+        compiled.register_forward_hook(self._leave)
+        self.not_compared["hidden states"] = "the model is compiled"
 
     def watch_backward(self, model: nn.Module) -> None:
         """Note the order in which gradients become known; not for sharded parameters."""
@@ -88,7 +101,7 @@ class Recorder:
 
     def start(self, model: nn.Module) -> None:
         """Record the weights before the first step."""
-        for name, tensor in self._tensors(model):
+        for name, tensor in self.tensors(model):
             self._add("start", 0, name, tensor)
         for each in self._shards(model):
             self._add_held("start", 0, each, [to_array(block) for _, block in each.blocks])
@@ -98,7 +111,7 @@ class Recorder:
         self._calls, self._bytes, self._gradients = {}, 0, None
         self._seen, self._root_call, self.root_calls = {}, None, []
         self._givers = {}
-        self._before = {name: _local(each).clone() for name, each in self._tensors(model)}
+        self._before = {name: local_part(each).clone() for name, each in self.tensors(model)}
         self._held_before = {
             each.name: [block.detach().clone() for _, block in each.blocks]
             for each in self._shards(model)
@@ -149,7 +162,7 @@ class Recorder:
             for key, value in _state(optimizer, parameter):
                 self._add("state", step, f"{name} {key}", value, sends=sends_state)
         learned = {name for name, _ in self._parameters(model)}
-        for name, tensor in self._tensors(model):
+        for name, tensor in self.tensors(model):
             before = self._before[name]
             if name in learned:
                 self._add_update(step, name, tensor, before)
@@ -157,6 +170,17 @@ class Recorder:
                 self._add("buffer", step, name, tensor)
         for each in self._shards(model):
             self._add_held_step(step, each)
+
+    @property
+    def samples(self) -> int:
+        """Samples that this rank's model has got in the step, by the first input that counts them.
+
+        Zero if no input does.
+        """
+        for (name, _, _), pieces in self._calls.items():
+            if name == INPUT and all(each.ndim for each in pieces):
+                return sum(each.shape[0] for each in pieces)
+        return 0
 
     def predictions(self, values: list[Any], step: int, rows: list[int] | None) -> None:
         """Record what the trained model predicts for this rank's samples, call by call."""
@@ -190,6 +214,8 @@ class Recorder:
                 if self._bytes > BUDGET_BYTES:
                     self.not_compared["hidden states"] = f"more than {BUDGET_BYTES >> 20} MiB"
                     return
+                if tensor.is_floating_point():
+                    self.formats.add(str(tensor.dtype).removeprefix("torch."))
                 key = name, index, occurrence
                 self._calls.setdefault(key, []).append(tensor.detach().clone())
 
@@ -253,19 +279,21 @@ class Recorder:
             record = self._record(phase, step, name, None, order)
             self.records.append({**record, "placement": "whole"})
             return
-        place = _place(tensor)
+        place = place_of(tensor)
         if place is None:
             self.not_compared[name] = "its shards are not contiguous"
             return
-        value = self._shaped(name, to_array(_local(tensor)))
+        value = self._shaped(name, to_array(local_part(tensor)))
         self._add_placed(self._record(phase, step, name, value, order), place, sends=sends)
 
     def _add_update(self, step: int, name: str, tensor: torch.Tensor, before: torch.Tensor) -> None:
-        place = _place(tensor)
+        place = place_of(tensor)
         if place is None:
             self.not_compared[name] = "its shards are not contiguous"
             return
-        after, earlier = (self._shaped(name, to_array(each)) for each in (_local(tensor), before))
+        after, earlier = (
+            self._shaped(name, to_array(each)) for each in (local_part(tensor), before)
+        )
         if after.dtype.kind == "f":
             # The difference of two float32 numbers is exact in float64 or nearly so.
             changed = after.astype(np.float64) - earlier.astype(np.float64)
@@ -340,7 +368,8 @@ class Recorder:
             if own not in held:
                 yield own, parameter
 
-    def _tensors(self, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Parameters and buffers of a distributed model, by the names of the plain one."""
         yield from self._parameters(model)
         for name, tensor in model.named_buffers():
             own = self._reference_name(name)
@@ -388,12 +417,13 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.to_local() if replicated else None
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor; it shares the tensor's memory."""
     plain = tensor.detach()
     return plain._local_tensor if isinstance(plain, DTensor) else plain
 
 
-def _place(tensor: torch.Tensor) -> dict[str, Any] | None:
+def place_of(tensor: torch.Tensor) -> dict[str, Any] | None:
     """Where the local part of a tensor lies in the whole; None if it is no contiguous block."""
     if not isinstance(tensor, DTensor):
         return {"placement": "whole"}

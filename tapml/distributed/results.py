@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -92,8 +93,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """A short name, such as ``ddp x 2``; the options' values follow."""
-        values = "/".join(self.options.values())
-        return f"{self.engine} x {self.world} {values}".rstrip()
+        return self.named(self.options)
+
+    def named(self, shown: Mapping[str, str]) -> str:
+        """The name with these options only; numbers, yes and no have the option's name."""
+        values = [
+            f"{name}={value}" if value in ("yes", "no", "none") or value.isdigit() else value
+            for name, value in shown.items()
+        ]
+        return f"{self.engine} x {self.world} {'/'.join(values)}".rstrip()
 
     def differs_in(self, other: Setting) -> list[str]:
         """Names of the parameters with another value, of two settings of one engine.
@@ -103,7 +111,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         found = ["world"] if self.world != other.world else []
         if self.engine != other.engine:
             return ["engine", *found]
-        return found + [name for name in self.options if self.options[name] != other.options[name]]
+        names = dict.fromkeys((*self.options, *other.options))
+        return found + [name for name in names if self.options.get(name) != other.options.get(name)]
 
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +250,33 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome in FINDINGS
 
 
+class PairResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Two settings compared with each other.
+
+    Attributes
+    ----------
+    first, second
+        Names of the settings.
+    differs_in
+        Parameters with other values; see :meth:`Setting.differs_in`.
+    equal
+        Whether nothing is beyond its limit.
+    phase, tensor, ratio
+        Those of the first tensor that differs, the second's over the first's.
+    error
+        Its error; of equal settings, the largest.
+    """
+
+    first: str
+    second: str
+    differs_in: tuple[str, ...]
+    equal: bool
+    phase: str = ""
+    tensor: str = ""
+    ratio: float | None = None
+    error: float = 0.0
+
+
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job before it is distributed.
 
@@ -286,6 +322,10 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         Of tapml, Python and torch.
     seconds
         Time of all of it.
+    pairs
+        Settings against each other, if that was asked for.
+    measured
+        Whether the limits of float32 come from measured sensitivities; those of recordings do not.
     """
 
     job: str
@@ -295,6 +335,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[RunResult, ...]
     versions: dict[str, str]
     seconds: float
+    pairs: tuple[PairResult, ...] = ()
+    measured: bool = True
     format: str = FORMAT
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tapml.distributed.engine import Engine
+from tapml.distributed.frameworks import TORCH, Framework
 from tapml.distributed.judging import FLOAT32, Judgement, Limits, judge
 from tapml.distributed.judging import FLOAT64 as FLOAT64_LIMITS
 from tapml.distributed.plan import Plan
@@ -18,10 +19,6 @@ from tapml.isolate.death import GroupDiedError
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 
-PREPARE: Final = "tapml.distributed.preparing:prepare"
-READY: Final = "tapml.distributed.preparing:ready"
-RUN: Final = "tapml.distributed.rank:run"
-SLICES: Final = "tapml.distributed.slices:slice_gradients"
 FLOAT64: Final = "float64"
 _PERTURBED: Final = 3
 # Errors of float32 that the twin does not show are looked at from here on, and are a fault if they
@@ -50,6 +47,8 @@ class Runner:
     ----------
     environment
         Where the runs are forked.
+    framework
+        What the job is written in.
     references
         One device, by the kinds of layers that are switched off.
     twin
@@ -61,6 +60,7 @@ class Runner:
     pool: Pool
     plan: Plan
     environment: Environment
+    framework: Framework = TORCH
     tensors: Tensors = field(default_factory=Tensors)
     references: dict[tuple[str, ...], Pair] = field(default_factory=dict)
     twin: bool = True
@@ -93,11 +93,15 @@ class Runner:
             perturb=perturb,
             roundoff=roundoff,
         )
-        return self._group(1 if setting is None else setting.world, RUN, payload)
+        world = 1 if setting is None else setting.world
+        if self.framework.one_process:
+            payload["world"], world = world, 1
+        return self._group(world, self.framework.run, payload)
 
     def read(self, future: Future[list[Any]]) -> Run:
         """Wait for a run. Raises GroupDiedError if it failed."""
-        return read_run(future.result(), self.tensors)
+        answers = future.result()
+        return read_run(answers[0] if self.framework.one_process else answers, self.tensors)
 
     def reference(self, off: tuple[str, ...]) -> Pair:
         """One device without these kinds of layers; run once."""
@@ -149,6 +153,10 @@ class Runner:
         limits = self._sensitivity(off)
         return judge(reference.float32, pair.float32, self.tensors, limits), "float32"
 
+    def float32_limits(self) -> Limits:
+        """Limits of float32, by the measured sensitivities of one device."""
+        return self._sensitivity(())
+
     def slices(
         self,
         engine: Engine,
@@ -162,7 +170,7 @@ class Runner:
         ranks = self.plan.given_to(engine).parts[str(world)]["steps"][step - 1]
         payload = self.plan.payload(engine=None, setting=None, precision=precision, off=off)
         payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
-        (found,) = self._group(1, SLICES, payload).result()
+        (found,) = self._group(1, self.framework.slices, payload).result()
         return list(found)
 
     def _beyond_rounding(self, reference: Pair, pair: Pair, off: tuple[str, ...]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from tapml.distributed.engine import Engine, Rule
+from tapml.distributed.engine import Engine, Rule, Traits
 from tapml.distributed.results import Setting
 from tapml_targets.errors import InputError
 
@@ -48,10 +48,14 @@ def candidates(
     worlds: Iterable[int] = WORLDS,
     asked: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Candidate]:
-    """Every combination of the worlds and the engine's parameters; `asked` narrows some of them."""
+    """Every combination of the worlds and the engine's parameters.
+
+    `asked` narrows some of them; one without values is left out: the library's default holds.
+    """
     library = engine.settings
-    names = list(library.OPTIONS)
-    values = [(asked or {}).get(name, library.OPTIONS[name]) for name in names]
+    narrowed = {name: (asked or {}).get(name, values) for name, values in library.OPTIONS.items()}
+    names = [name for name, values in narrowed.items() if values]
+    values = [narrowed[name] for name in names]
     found = []
     for chosen in product(*values):
         for world in worlds:
@@ -73,16 +77,21 @@ def settings_of(
     asked: Mapping[str, tuple[str, ...]],
     *,
     pruned: bool = False,
+    traits: Traits | None = None,
 ) -> list[Setting]:
     """The valid settings to run: those that can run here, else those that cannot, to be told why.
 
-    With `pruned`, those that rules prune and nothing is missing for.
+    With `pruned`, those that rules prune and nothing is missing for. With `traits`, parameters that
+    were not asked for have the engine's usual values for such a job.
 
     Raises
     ------
     InputError
         If all combinations are pruned; with `pruned`, if none is.
     """
+    usual = getattr(engine.settings, "usual", None)
+    if usual is not None and traits is not None and not pruned:
+        asked = {**usual(traits), **asked}
     found = candidates(engine, worlds, asked)
     if pruned:
         out = [each.setting for each in found if each.rule is not None and not each.missing]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle  # noqa: TID251  (torch gives stacks in this form only, to this very process)
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ MARGIN_SECONDS: Final = 1.0
 _COLLECTIVES: Final = 8
 _FRAMES: Final = 5
 _TEXT: Final = 400
+_OURS: Final = (str(Path(torch.__file__).parent), str(Path(tapml.__file__).parent), "<frozen")
 
 
 class Witness:
@@ -99,18 +101,20 @@ class Witness:
 
 
 def collectives() -> tuple[int, list[list[Any]]]:
-    """How many collectives this rank has begun, and [number, name, sizes] of the last ones.
+    """How many collectives this rank has begun, and [number, name, sizes, line] of the last ones.
 
-    Torch's flight recorder knows those of DDP's C++ code, too.
+    Torch's flight recorder knows those of DDP's C++ code, too; these have no line.
     """
-    with contextlib.suppress(KeyError, RuntimeError, ValueError):
-        trace = json.loads(vars(_distributed_c10d)["_dump_fr_trace_json"](True, False))
+    with contextlib.suppress(KeyError, RuntimeError, ValueError, pickle.UnpicklingError):
+        dump = vars(_distributed_c10d)["_dump_fr_trace"]
+        trace = pickle.loads(dump(True, True, False))  # noqa: S301  (made by this process)
         entries = trace.get("entries", [])
         last = [
             [
                 each["record_id"],
                 str(each["profiling_name"]).removeprefix("gloo:"),
                 [size[:4] for size in each["input_sizes"][:3]],
+                _line(each.get("frames", ())),
             ]
             for each in entries[-_COLLECTIVES:]
         ]
@@ -118,9 +122,18 @@ def collectives() -> tuple[int, list[list[Any]]]:
     return 0, []
 
 
+def _line(frames: Iterable[Mapping[str, Any]]) -> str:
+    """The innermost line of the job or its libraries that called; empty if none did."""
+    summaries = [
+        traceback.FrameSummary(each["filename"], each["line"], each["name"], lookup_line=False)
+        for each in frames
+    ]
+    outermost_first = [each for each in reversed(summaries) if not each.filename.startswith(_OURS)]
+    return _places(outermost_first)[-1] if outermost_first else ""
+
+
 def _places(frames: Iterable[traceback.FrameSummary]) -> list[str]:
     """The frames as text: those of the job and its libraries, or all if there are no such."""
-    ours = (str(Path(torch.__file__).parent), str(Path(tapml.__file__).parent), "<frozen")
     listed = list(frames)
-    chosen = [each for each in listed if not each.filename.startswith(ours)] or listed
+    chosen = [each for each in listed if not each.filename.startswith(_OURS)] or listed
     return [f"{Path(each.filename).name}:{each.lineno} {each.name}"[:120] for each in chosen]

@@ -24,6 +24,70 @@ def test_the_engine_equals_one_device(check_job: CheckJob, engine: str, world: i
     assert {"gradient", "state", "update"} <= found.compared.keys()
 
 
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("ddp", {"accumulation": ["2"], "reducer": ["bucket_view"], "hook": ["allreduce"]}),
+        ("fsdp2", {"accumulation": ["2"], "activations": ["recomputed"], "saved_by": ["1"]}),
+    ],
+)
+def test_the_engine_s_own_parameters_change_nothing(
+    check_job: CheckJob, engine: str, options: dict[str, list[str]]
+) -> None:
+    (found,) = check_job(_ADAM, engines=[engine], worlds=[2], options=options).results
+
+    assert found.outcome == "equal", found.reason
+    assert set(found.setting.options) == set(options)
+    assert {"forward", "gradient", "state", "update"} <= found.compared.keys()
+
+
+def test_stages_of_a_pipeline_equal_one_device(check_job: CheckJob) -> None:
+    code = """
+def inputs(batch):
+    return batch
+
+def loss(output, batch):
+    return output.square().mean()
+"""
+    options = {"schedule": ["gpipe", "1f1b"], "microbatches": ["2"]}
+    found = check_job(_ADAM + code, engines=["pipeline"], worlds=[2], options=options)
+
+    assert [str(each.outcome) for each in found.results] == ["equal", "equal"]
+    for each in found.results:
+        assert {"start", "gradient", "state", "update"} <= each.compared.keys()
+
+
+def test_a_hook_that_rounds_is_named(check_job: CheckJob) -> None:
+    (found,) = check_job(_ADAM, engines=["ddp"], worlds=[2], options={"hook": ["fp16"]}).results
+
+    assert found.outcome == "inconsistent"
+    assert found.mistake == "gradients are rounded to float16 on the way"
+
+
+def test_two_settings_are_compared_with_each_other(check_job: CheckJob) -> None:
+    code = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def distribute(model, rank, world):
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, summed)
+    return wrapped
+
+def summed(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+"""
+    found = check_job(_ADAM + code, engines=["ddp", "fsdp2", "own"], worlds=[2], pairs=True)
+
+    pairs = {(each.first, each.second): each for each in found.pairs}
+    assert pairs["ddp x 2", "fsdp2 x 2"].equal
+    for other in ("ddp x 2", "fsdp2 x 2"):
+        pair = pairs[other, "own x 2"]
+        assert (pair.equal, pair.phase, pair.differs_in) == (False, "gradient", ("engine",))
+        assert pair.ratio == pytest.approx(2)
+
+
 def test_a_bug_of_the_job_shows_where_ranks_share_their_samples(check_job: CheckJob) -> None:
     code = """
 import torch.distributed as dist

@@ -39,6 +39,7 @@ def mean(slices: Slices) -> Floats:
         ([(0.5, 0.5, 0, 0)] * 2 + [(0, 0, 0.5, 0.5)] * 2, "within groups of ranks: (0, 1) and"),
         ([(1 / 3, 1 / 3, 1 / 3, 0.0)] * 4, "the gradient of rank 3 is left out"),
         ([(0.125,) * 4] * 4, "0.5 times their mean"),
+        ([(b / 8,) * 4 for b in (1, 2, 3, 5)], "by a factor of its own (0.5, 1, 1.5, 2.5)"),
         ([(0.1, 0.2, 0.25, 0.05)] * 4, "a factor of its own before the reduction (0.4, 0.8, 1,"),
     ],
 )
@@ -88,6 +89,16 @@ def test_shards_exchanged_and_old_gradients_are_named() -> None:
     found = find_mistake([exchanged], slices)
     assert found is not None
     assert "shards of each other" in found.text
+
+
+def test_values_that_are_not_finite_are_no_combination() -> None:
+    slices = slices_of(1)
+    held = {0: (np.full((5, 3), np.nan), ())}
+
+    found = find_mistake([Observed("weight", mean(slices), held)], slices)
+
+    assert found is not None
+    assert found.text == "values are NaN or infinite on the ranks alone"
 
 
 def test_noise_is_no_mistake_that_is_known() -> None:

@@ -70,6 +70,15 @@ def test_a_sum_over_four_ranks_is_four_times_the_mean(check_planted: CheckJob) -
     assert four.place.actual == pytest.approx(4 * four.place.expected)
 
 
+def test_a_learning_rate_is_named_by_the_first_step_that_it_changes(
+    check_planted: CheckJob,
+) -> None:
+    (result,) = check_planted("learning rate", steps=2, worlds=[2]).results
+
+    assert (result.phase, result.step) == ("update", 1)
+    assert "learning rate is multiplied" in result.mistake
+
+
 def test_the_paper_s_oracle_misses_a_rounded_reduction(check_planted: CheckJob) -> None:
     (result,) = check_planted("rounded", worlds=[2]).results
 

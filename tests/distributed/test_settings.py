@@ -31,16 +31,22 @@ def test_every_combination_is_listed_with_what_becomes_of_it(
     assert all(row["reason"] for row in rows if not row["runs"])
 
 
-def test_the_77_settings_of_the_paper_are_listed_one_by_one(
+def test_the_77_and_24_settings_of_the_paper_are_listed_one_by_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["distributed", "settings", "--published", "--json"]) == 0
+    command = ["distributed", "settings", "--published", "--json", "--engine"]
+    assert main([*command, "torchrec"]) == 0
 
     rows = json.loads(capsys.readouterr().out)
     assert len({row["setting"] for row in rows}) == 77
     kinds = Counter(row["setting"].split(" ")[0] for row in rows)
     assert kinds == {"one": 6, "EBCS": 35, "EBS": 20, "quantized": 16}
     assert sum("gpu" in row["setting"] for row in rows) == 46
+
+    assert main([*command, "mirrored"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len({row["setting"] for row in rows}) == 24
+    assert sum("quantize_8_8" in row["setting"] for row in rows) == 12
 
 
 def test_values_that_contradict_each_other_are_refused_by_the_rule() -> None:

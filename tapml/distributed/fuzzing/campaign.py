@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,7 +20,9 @@ import msgspec
 from tapml.distributed.checking import DEADLINE_SECONDS, check, open_pool
 from tapml.distributed.fuzzing.generating import KINDS, generate
 from tapml.distributed.fuzzing.genome import Genome
+from tapml.distributed.fuzzing.patching import JOB, read_patch, write_patched
 from tapml.distributed.fuzzing.source import source_of
+from tapml.distributed.fuzzing.spreading import Case, spread
 from tapml.distributed.results import Check
 from tapml.durable.files import write_bytes, write_text, writing
 from tapml.isolate.pool import Pool
@@ -28,11 +30,9 @@ from tapml.runs.events import Event, Watcher, ignore
 from tapml_targets.errors import InputError
 
 MODELS: Final = "models"
-JOB: Final = "job.py"
 GENOME: Final = "genome.json"
 RESULT: Final = "result.json"
 _WORLDS: Final = (1, 2, 4)
-_WITH: Final = "applied"
 
 
 class ModelResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +108,11 @@ def run_campaign(
     *,
     watcher: Watcher = ignore,
     pool: Pool | None = None,
+    workers: str = "",
 ) -> list[ModelResult]:
     """Check all models; those whose results the folder has are read.
+
+    With `workers`, the address of a scheduler of Dask, its workers check them.
 
     Raises
     ------
@@ -128,6 +131,8 @@ def run_campaign(
         for index in range(campaign.models)
         for kind in kinds
     ]
+    if workers:
+        return _spread(place, campaign, names, workers, watcher)
     found = []
     with nullcontext(pool) if pool is not None else open_pool(campaign.engines) as used:
         for number, (name, kind, index) in enumerate(names, 1):
@@ -171,31 +176,52 @@ def check_genome(
     return result
 
 
-def read_patch(path: Path | None) -> str:
-    """The text of a patch. Raises InputError if it cannot be read, or is no Python."""
-    if path is None:
-        return ""
-    try:
-        text = path.read_text(encoding="utf-8")
-        compile(text, str(path), "exec")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    except SyntaxError as error:
-        raise InputError(f"{path} is no Python: {error}") from error
-    return text
-
-
-def write_patched(folder: Path, patch: str) -> Path:
-    """A job that is the folder's job with a patch applied; its path."""
-    digest = hashlib.sha256(patch.encode()).hexdigest()[:12]
-    place = folder / f"{_WITH}-{digest}"
-    with writing(place):
-        place.mkdir(exist_ok=True)
-    write_text(place / "generated_job.py", (folder / JOB).read_text(encoding="utf-8"))
-    write_text(place / "patch_of_job.py", patch)
-    job = "from generated_job import *\nfrom patch_of_job import *\n"
-    write_text(place / JOB, job)
-    return place / JOB
+def _spread(
+    place: Path,
+    campaign: Campaign,
+    names: Sequence[tuple[str, str, int]],
+    workers: str,
+    watcher: Watcher,
+) -> list[ModelResult]:
+    """Check what the folder lacks on the workers of Dask, and keep each result as it comes."""
+    patch = read_patch(campaign.patch)
+    found: dict[str, ModelResult] = {}
+    cases, keys = [], {}
+    for name, kind, index in names:
+        genome = generate(kind, campaign.seed, index, campaign.samples, mixing=campaign.mixing)
+        folder = place / MODELS / name
+        source = source_of(genome, f"The generated model {name}.")
+        keys[name] = _key(source, patch, campaign)
+        kept = read_result(folder)
+        if kept is not None and kept.key == keys[name]:
+            found[name] = kept
+            continue
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / JOB, source)
+        write_bytes(folder / GENOME, msgspec.json.encode(genome))
+        cases.append(
+            Case(
+                name=name,
+                source=source,
+                patch=patch,
+                engines=campaign.engines,
+                worlds=campaign.worlds,
+                options={each: tuple(values) for each, values in campaign.options.items()},
+                deadline_seconds=campaign.deadline_seconds,
+            )
+        )
+    for name, answer in spread(workers, cases) if cases else ():
+        if isinstance(answer, str):
+            # Not kept: the next try may have another worker.
+            result = ModelResult(name=name, key=keys[name], failure=answer)
+        else:
+            checked = msgspec.msgpack.decode(answer, type=Check)
+            result = ModelResult(name=name, key=keys[name], check=checked)
+            write_bytes(place / MODELS / name / RESULT, msgspec.json.encode(result))
+        found[name] = result
+        watcher(ModelChecked(result, len(found), len(names)))
+    return [found[name] for name, _, _ in names]
 
 
 def read_result(folder: Path) -> ModelResult | None:

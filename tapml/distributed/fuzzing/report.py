@@ -11,15 +11,14 @@ import msgspec
 
 from tapml.distributed.fuzzing.campaign import (
     GENOME,
-    JOB,
     MODELS,
     Campaign,
     ModelResult,
     read_genome,
-    read_patch,
 )
 from tapml.distributed.fuzzing.clusters import Cluster, cluster
 from tapml.distributed.fuzzing.genome import Genome
+from tapml.distributed.fuzzing.patching import JOB, read_patch
 from tapml.distributed.fuzzing.script import script_of
 from tapml.distributed.fuzzing.shrinking import TRIALS, shrink
 from tapml.distributed.fuzzing.source import source_of

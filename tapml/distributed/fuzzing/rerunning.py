@@ -16,9 +16,9 @@ from tapml.distributed.fuzzing.campaign import (
     Campaign,
     check_genome,
     read_genome,
-    read_patch,
 )
 from tapml.distributed.fuzzing.clusters import Cluster, finding_under
+from tapml.distributed.fuzzing.patching import read_patch
 from tapml.distributed.fuzzing.report import CLUSTER, CLUSTERS, PATCH
 from tapml.distributed.results import Outcome
 from tapml.durable.files import write_bytes, write_text, writing

@@ -5,29 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tapml.distributed.engine import Published, Rule, Traits
-from tapml.distributed.results import Setting
+from tapml.distributed import engine_defaults
+from tapml.distributed.engine import Rule, Traits
 
 TITLE: Final = "FSDP2 (fully_shard)"
 PRELOAD: Final = ("torch.distributed.fsdp", "torch.distributed.device_mesh")
 SPLITS: Final = True
 FLOAT64: Final = True
-OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
-RULES: Final[tuple[Rule, ...]] = ()
+OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "reshard": ("yes", "no"),
+    "precision": ("same", "bfloat16"),
+    "activations": ("kept", "recomputed"),
+    "accumulation": ("1", "2", "4"),
+    "saved_by": ("none", "1", "2", "4"),
+}
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "saved-by-ranks",
+        "a checkpoint is written by ranks of this world",
+        lambda setting: (
+            setting.options.get("saved_by", "none") != "none"
+            and int(setting.options["saved_by"]) > setting.world
+        ),
+    ),
+)
 
 
-def missing(setting: Setting) -> str:
-    """It comes with PyTorch."""
-    del setting
-    return ""
+def usual(traits: Traits) -> dict[str, tuple[str, ...]]:
+    """The library's defaults."""
+    del traits
+    return dict.fromkeys(OPTIONS, ())
 
 
-def refuse(setting: Setting, traits: Traits) -> str:
-    """It takes any world; ranks without rows of a parameter hold an empty shard."""
-    del setting, traits
-    return ""
-
-
-def published() -> list[Published]:
-    """The paper has no such settings."""
-    return []
+missing = engine_defaults.missing
+published = engine_defaults.published
+refuse = engine_defaults.refuse

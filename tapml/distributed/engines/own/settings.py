@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tapml.distributed.engine import Published, Rule, Traits
+from tapml.distributed import engine_defaults
+from tapml.distributed.engine import Rule, Traits
 from tapml.distributed.results import Setting
 
 TITLE: Final = "the job's distribute()"
@@ -16,18 +17,11 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 RULES: Final[tuple[Rule, ...]] = ()
 
 
-def missing(setting: Setting) -> str:
-    """It comes with PyTorch."""
-    del setting
-    return ""
-
-
 def refuse(setting: Setting, traits: Traits) -> str:
     """It needs the function `distribute`."""
     del setting
     return "" if traits.has_distribute else "the job defines no distribute(model, rank, world)"
 
 
-def published() -> list[Published]:
-    """The paper has no such settings."""
-    return []
+missing = engine_defaults.missing
+published = engine_defaults.published

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tapml.distributed.engine import Published, Rule, Traits
+from tapml.distributed import engine_defaults
+from tapml.distributed.engine import Rule, Traits
 from tapml.distributed.results import Setting
 
 TITLE: Final = "tensor parallelism (DTensor)"
@@ -16,12 +17,6 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 RULES: Final[tuple[Rule, ...]] = ()
 
 
-def missing(setting: Setting) -> str:
-    """It comes with PyTorch."""
-    del setting
-    return ""
-
-
 def refuse(setting: Setting, traits: Traits) -> str:
     """It needs a layer to shard."""
     del setting
@@ -29,6 +24,5 @@ def refuse(setting: Setting, traits: Traits) -> str:
     return "" if sharded else "the model has no Linear and no Embedding to shard"
 
 
-def published() -> list[Published]:
-    """The paper has no such settings."""
-    return []
+missing = engine_defaults.missing
+published = engine_defaults.published

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tapml.distributed.engine import Published, Rule, Traits
-from tapml.distributed.results import Setting
+from tapml.distributed import engine_defaults
+from tapml.distributed.engine import Rule
 
 TITLE: Final = "ZeRO (ZeroRedundancyOptimizer under DDP)"
 PRELOAD: Final = ("torch.nn.parallel.distributed", "torch.distributed.optim")
@@ -15,19 +15,6 @@ FLOAT64: Final = True
 OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 RULES: Final[tuple[Rule, ...]] = ()
 
-
-def missing(setting: Setting) -> str:
-    """It comes with PyTorch."""
-    del setting
-    return ""
-
-
-def refuse(setting: Setting, traits: Traits) -> str:
-    """It takes any model."""
-    del setting, traits
-    return ""
-
-
-def published() -> list[Published]:
-    """The paper has no such settings."""
-    return []
+missing = engine_defaults.missing
+published = engine_defaults.published
+refuse = engine_defaults.refuse

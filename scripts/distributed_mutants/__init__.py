@@ -1,0 +1,1 @@
+"""Seeded mistakes of distributed training, and the job that has them."""

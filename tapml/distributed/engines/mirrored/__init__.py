@@ -1,0 +1,1 @@
+"""MirroredStrategy of TensorFlow."""

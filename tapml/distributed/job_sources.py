@@ -1,0 +1,115 @@
+"""What a job's file imports, and its constants. No framework here."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tapml.distributed.job_file import MODULE, Job
+from tapml_targets.errors import InputError
+
+# A job whose imports take longer has them preloaded: every rank of every run would wait for them.
+SLOW_SECONDS: Final = 0.5
+
+
+def ready(_: None) -> bool:
+    """Whether a process with other preloaded modules can start; a job."""
+    return True
+
+
+def count_threads() -> int:
+    """Threads of this process, also those of libraries: none survives a fork."""
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
+
+
+def importable(before: set[str], folder: Path) -> list[str]:
+    """Modules that the job's imports loaded, except those beside the job."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        if name in before or name == MODULE or spec is None or spec.name != name:
+            continue
+        if (
+            spec.origin
+            and Path(spec.origin).is_file()
+            and not Path(spec.origin).is_relative_to(folder)
+        ):
+            found.append(name)
+    return found
+
+
+def sources(job: Job, before: set[str]) -> dict[str, str]:
+    """Hashes of the job's file and of what it imports from its folder, by name.
+
+    Also what a function would import later, in whichever process.
+    """
+    found = {MODULE: job.path} | imported_beside(job.path)
+    for name, module in list(sys.modules.items()):
+        origin = Path(getattr(module, "__file__", None) or "/")
+        if name not in before and origin.is_relative_to(job.path.parent) and origin.is_file():
+            found[name] = origin
+    return {
+        name: hashlib.sha256(origin.read_bytes()).hexdigest()
+        for name, origin in sorted(found.items())
+    }
+
+
+def imported_beside(path: Path) -> dict[str, Path]:
+    """The files beside a Python file that its import statements name, wherever they stand."""
+    found: dict[str, Path] = {}
+    waiting = [path]
+    while waiting:
+        try:
+            tree = ast.parse(waiting.pop().read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue  # What cannot be read cannot be imported, and says so then.
+        for name in _imported(tree):
+            for origin in _files_of(path.parent, name):
+                if origin not in found.values() and origin.is_file():
+                    found[str(origin.relative_to(path.parent))] = origin
+                    waiting.append(origin)
+    return found
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def _files_of(folder: Path, name: str) -> Iterator[Path]:
+    """Where a module and the packages around it would lie."""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        place = folder.joinpath(*parts[:count])
+        yield from (place.with_suffix(".py"), place / "__init__.py")
+
+
+def constant(job: Job, name: str, given: int | None, default: int) -> int:
+    """A count: the given one, else the job's. Raises InputError if it is none."""
+    value = job.constant(name, default) if given is None else given
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(
+            f"{job.path.name}: {name} must be a whole number of at least 1, got {value!r}"
+        )
+    return value
+
+
+def worlds(job: Job, given: list[int] | None) -> list[int]:
+    """The worlds: the given ones, else the job's. Raises InputError if they are none."""
+    found = job.constant("WORLDS", (1, 2, 4)) if given is None else given
+    valid = isinstance(found, list | tuple) and found
+    if not valid or not all(isinstance(each, int) and each >= 1 for each in found):
+        raise InputError(
+            f"{job.path.name}: WORLDS must be a list of whole numbers of at least 1, got {found!r}"
+        )
+    return list(dict.fromkeys(found))
