@@ -23,6 +23,7 @@ from tapml_targets.errors import (
     ReferenceLostError,
 )
 from tests.conftest import RequireDevice
+from tests.rpc.test_faults import process_of
 from tests.small_llama import PROMPTS, SmallLlama
 
 CLOSE = 2e-5
@@ -92,7 +93,7 @@ def test_a_lost_reference_is_not_the_targets_fault(llama: SmallLlama, spec: str)
     with starting.open() as session, Compiler() as compiler:
         reference = compile_on(session, llama.plan, compiler)
         executor = executor_on(llama.plan, llama.weights, reference)
-        starting._server.process.kill()
+        process_of(session).kill()
         with pytest.raises(ReferenceLostError, match=f"the reference {spec} .* was lost") as lost:
             runs(llama, executor)
     assert lost.value.exit_code == EXIT_DEVICE_LOST

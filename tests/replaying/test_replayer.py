@@ -41,7 +41,7 @@ from tests.replaying.replay_kernels import (
     with_store,
     workspace_library,
 )
-from tests.rpc.test_faults import server_of
+from tests.rpc.test_faults import process_of
 
 POLICY = Policy()
 
@@ -494,7 +494,7 @@ def test_a_lost_device_is_named_with_what_was_replayed(
     with open_local(device) as session:
         library = linear_library(operator)
         remote = session.upload(library) if when == "call" else library
-        server_of(session).process.kill()
+        process_of(session).kill()
         with pytest.raises(DeviceLostError) as caught:
             replay_operator(operator, [case], remote, session, oracle, POLICY)
     message = str(caught.value)

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from tapml_rpc.client import connect, told
+from tapml_rpc.client import connect
+from tapml_rpc.diagnose import told
 from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
 from tapml_targets.errors import EXIT_NO_DEVICE, InputError, TapmlError, UnreachableError
 from tests.conftest import RequireDevice

@@ -25,7 +25,7 @@ from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlErr
 from tests.conftest import RequireDevice
 from tests.replaying.replay_kernels import linear_case, linear_library, linear_operator
 from tests.rpc.peers import ServerProcess
-from tests.rpc.test_faults import server_of
+from tests.rpc.test_faults import process_of
 
 OPERATOR = linear_operator()
 
@@ -51,7 +51,7 @@ def rows(columns: Sequence[Column], victim: Column | None) -> tuple[Row, Row]:
         yield case
         if victim is not None:
             assert victim.session is not None
-            server_of(victim.session).process.kill()
+            process_of(victim.session).kill()
         yield case
 
     libraries = {"opencl": linear_library(OPERATOR)}
