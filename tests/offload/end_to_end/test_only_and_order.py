@@ -47,6 +47,20 @@ def test_an_operator_beyond_the_bound_on_slowness_fails_and_moves_without_the_bo
     assert refused.exit_code == 2
 
 
+def test_a_replay_calls_slow_what_takes_longer_than_its_bytes_need(
+    finished: FinishedSession,
+) -> None:
+    arguments = ("replay", finished.folder, "--operator", "softmax", "--slow-against", "bandwidth")
+    ended = run_here(*arguments, "--max-slowdown", "1e-9", cache=finished.cache)
+    assert ended.exit_code == 1, ended.errors
+    assert "GB/s; --max-slowdown allows 1e-09 times" in ended.output
+    ended = run_here(*arguments, "--max-slowdown", "1e9", cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+    refused = run_here(*arguments, cache=finished.cache)
+    assert refused.exit_code == 2
+    assert "--slow-against has no effect without --max-slowdown" in refused.errors
+
+
 def test_a_pattern_that_matches_nothing_is_refused_with_names_near_it(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
