@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -78,9 +78,11 @@ class LocalServer:
         *,
         start_seconds: float = START_SECONDS,
         environ: Mapping[str, str] = _NOTHING,
+        prefix: Sequence[str] = (),
         wait: bool = True,
     ) -> None:
         command = [
+            *prefix,
             sys.executable,
             # The current folder must not influence what is imported.
             "-P",
@@ -239,6 +241,7 @@ def open_local(
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = _NOTHING,
+    prefix: Sequence[str] = (),
     limits: str = "",
 ) -> Session:
     """Start a server for a device of this machine and open a session with it.
@@ -257,6 +260,8 @@ def open_local(
     environ
         Variables the server has beside this process's. If there are any, a `device` given as text
         is looked up by the server: these variables may decide which devices there are.
+    prefix
+        Words before the server's command, such as a program that starts what it watches.
     limits
         A profile with whose limits the device is opened, or its file; empty for its own.
 
@@ -279,6 +284,7 @@ def open_local(
         kernel_deadline=kernel_deadline,
         start_seconds=start_seconds,
         environ=environ,
+        prefix=prefix,
         limits=limits,
     ).open()
 
@@ -289,6 +295,7 @@ def start_local(
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = _NOTHING,
+    prefix: Sequence[str] = (),
     limits: str = "",
 ) -> StartingDevice:
     """Start a server for a device of this machine without waiting for it.
@@ -302,7 +309,9 @@ def start_local(
         arguments += ("--kernel-deadline", str(kernel_deadline))
     if limits:
         arguments += ("--limits", limits)
-    server = LocalServer(spec, arguments, start_seconds=start_seconds, environ=environ, wait=False)
+    server = LocalServer(
+        spec, arguments, start_seconds=start_seconds, environ=environ, prefix=prefix, wait=False
+    )
     return StartingDevice(server, start_seconds)
 
 
