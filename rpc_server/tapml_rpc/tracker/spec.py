@@ -20,6 +20,7 @@ from tapml_rpc.tracker.records import is_device_name
 from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_rpc.tracker.requirements import LIMITS
 from tapml_targets.errors import InputError
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 VARIABLE: Final = "TAPML_TRACKER"
 TRACKER_KEY_VARIABLE: Final = "TAPML_TRACKER_KEY"
@@ -126,7 +127,9 @@ def parse_spec(spec: str) -> dict[str, Any]:
     """
     word, _, rest = spec.partition(":")
     if word != _WORD:
-        raise InputError(f"expected {_WORD}, {_WORD}:NAME or {_WORD}:kind=opencl, got {spec!r}")
+        raise InputError(
+            f"expected {_WORD}, {_WORD}:NAME or {_WORD}:kind={DEFAULT_PLATFORM}, got {spec!r}"
+        )
     if not rest:
         return {}
     parts = rest.split(",")
