@@ -119,14 +119,14 @@ def _score_languages(options: argparse.Namespace) -> int:
                     say=lambda line: print(f"\r{line}".ljust(60), end="", file=sys.stderr),
                 )
             )  # fmt: skip
-            print(file=sys.stderr)
-            print(f"{name}: {found[-1].seconds:.0f} s", flush=True)
-    print(table_of_languages(found))
-    print("\n".join(missed(found)))
-    if options.json is not None:
-        options.json.write_text(json.dumps([each.to_json() for each in found], indent=1), "utf-8")
-    if options.markdown is not None:
-        put_into(options.markdown, table_of_languages(found))
+            print(f"\n{name}: {found[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            # What is done is kept, whatever becomes of the others.
+            data = json.dumps([each.to_json() for each in found], indent=1)
+            if options.json is not None:
+                options.json.write_text(data, encoding="utf-8")
+            if options.markdown is not None:
+                put_into(options.markdown, table_of_languages(found))
+    print("\n".join([table_of_languages(found), *missed(found)]))
     return 1 if missed(found) or any(each.clean for each in found) else 0
 
 
