@@ -103,7 +103,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetalDriver]:
         buffer.state = 4
 
     monkeypatch.setattr(stand_in.CommandBuffer, "on_waitUntilCompleted", wait)
-    yield open_device(list_devices()[0])
+    opened = open_device(list_devices()[0])
+    assert isinstance(opened, MetalDriver)
+    yield opened
     driver.close()
 
 
