@@ -23,7 +23,7 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
 
     def arguments(node: fx.Node, *defaults: Any) -> tuple[Any, ...]:
         """The operand, its axes (None for all) and further arguments, `defaults` where left out."""
-        given = importer.retrieve_args(node)
+        given: list[Any] = list(importer.retrieve_args(node))
         operand, axes, *rest = (*given, *defaults[max(len(given) - 1, 0) :])
         if isinstance(axes, int):
             axes = [axes]
