@@ -4,6 +4,8 @@
     python3 scripts/score_mutants.py --dtype float16       the same in half precision
     python3 scripts/score_mutants.py --count 60 --seed 7 --json out.json
     python3 scripts/score_mutants.py --device chromium     mutants of WGSL in a browser
+    python3 scripts/score_mutants.py --languages --markdown docs/mutants.md
+                                                           every kernel language, three kinds
 
 Every mutant is the compiler's own Library with one change; docs/mutants.md has the method and
 results. Run it in the project's environment (scripts/test.py makes it). Ctrl-C prints partial
@@ -26,6 +28,13 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.mutants.checking import open_checking  # noqa: E402
 from scripts.mutants.kinds import sites  # noqa: E402
+from scripts.mutants.languages import (  # noqa: E402
+    LanguageScore,
+    missed,
+    put_into,
+    score_language,
+)
+from scripts.mutants.languages import table as table_of_languages  # noqa: E402
 from scripts.mutants.report import lines, summary, table  # noqa: E402
 from scripts.mutants.sampling import Mutant, draw  # noqa: E402
 from scripts.mutants.scoring import Score, Scorer  # noqa: E402
@@ -41,9 +50,12 @@ from tapml.session.settings import Settings  # noqa: E402
 from tapml_rpc.reach import describe_device  # noqa: E402
 from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.errors import TapmlError  # noqa: E402
+from tapml_targets.platforms import own_platforms  # noqa: E402
 from tapml_targets.ranking import find_device  # noqa: E402
 
 SEED = 20261120
+HOST = "cpu"
+"""The platform of the reference; its kernels are no text."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,9 +79,16 @@ def main(arguments: list[str] | None = None) -> int:
         help="time for Oclgrind, which looks at what left no trace (default: 900; 0 for none)",
     )  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as data")
+    parser.add_argument(
+        "--languages", nargs="*", metavar="DEVICE",
+        help="barriers dropped, indices shifted and waves halved in kernels of every language: on "
+        "these devices (default: the best of each platform); --count is of each language",
+    )  # fmt: skip
+    parser.add_argument("--operators", type=int, default=10, help="with --languages (default: 10)")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the table there")
     options = parser.parse_args(arguments)
     try:
-        return _score(options)
+        return _score(options) if options.languages is None else _score_languages(options)
     except TapmlError as error:
         print(f"scripts/score_mutants.py: {error}", file=sys.stderr)
         return error.exit_code
@@ -81,6 +100,34 @@ def _score(options: argparse.Namespace) -> int:
             os.environ.update(variables)
             return _score_on(describe_device(spec), options, spec)
     return _score_on(find_device(options.device, options.dtype), options)
+
+
+def _score_languages(options: argparse.Namespace) -> int:
+    """Score every language; 1 if an observable mutant was missed or a right kernel is accused."""
+    wanted = options.languages or [name for name in own_platforms() if name != HOST]
+    found: list[LanguageScore] = []
+    with tempfile.TemporaryDirectory(prefix="tapml-mutants-") as temporary:
+        suite = options.suite or Path(temporary) / "suite"
+        if options.suite is None:
+            carve_suite(Settings(options.model, HOST, dtype=options.dtype), suite)
+        for name in wanted:
+            device = find_device(name, options.dtype)
+            found.append(
+                score_language(
+                    suite, device, operators=options.operators, count=options.count,
+                    tests=options.tests, seed=options.seed, check_seconds=options.check_seconds,
+                    say=lambda line: print(f"\r{line}".ljust(60), end="", file=sys.stderr),
+                )
+            )  # fmt: skip
+            print(f"\n{name}: {found[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            # What is done is kept, whatever becomes of the others.
+            data = json.dumps([each.to_json() for each in found], indent=1)
+            if options.json is not None:
+                options.json.write_text(data, encoding="utf-8")
+            if options.markdown is not None:
+                put_into(options.markdown, table_of_languages(found))
+    print("\n".join([table_of_languages(found), *missed(found)]))
+    return 1 if missed(found) or any(each.clean for each in found) else 0
 
 
 def _score_on(

@@ -71,8 +71,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=None,
         metavar="NAME",
-        help="device to run carved tests on: opencl, opencl:1, cpu, a server's address, "
-        "tracker:NAME, browser; may be given several times "
+        help=f"device to run carved tests on: {DEFAULT_PLATFORM}, {DEFAULT_PLATFORM}:1, cpu, "
+        "a server's address, tracker:NAME, browser; may be given several times "
         f"(default: {DEFAULT_PLATFORM})",
     )
     group.addoption(

@@ -29,15 +29,12 @@ BROWSER: Final = "a switch, a preference or the standard of browsers, which have
 REFERENCE: Final = "the reference is this machine's processor, built and loaded as that platform's"
 ALLOWED: Final = {
     "tapml/__init__.py": TYPED,
-    "tapml/cli/bundle.py": EXAMPLE,
     "tapml/cli/carve.py": EXAMPLE,
     "tapml/cli/devices.py": EXAMPLE,
     "tapml/cli/doctor.py": EXAMPLE,
-    "tapml/cli/kernel.py": EXAMPLE,
     "tapml/cli/main.py": EXAMPLE,
     "tapml/cli/offload.py": EXAMPLE,
     "tapml/cli/package.py": EXAMPLE,
-    "tapml/cli/reduce.py": EXAMPLE,
     "tapml/cli/replay.py": EXAMPLE,
     "tapml/cli/rpc.py": EXAMPLE,
     "tapml/cli/run.py": EXAMPLE,
@@ -49,15 +46,12 @@ ALLOWED: Final = {
     "tapml/importing/scans.py": "TVM's target kind, whose sorts and scans are the form for GPUs",
     "tapml/invariants/recorder.py": "PyTorch's name of a kind of device",
     "tapml/package/texts.py": BROWSER,
-    "tapml/pytest_plugin.py": EXAMPLE,
     "tapml/repro/writing.py": EXAMPLE,
     "rpc_server/tapml_rpc/browser/device.py": BROWSER,
     "rpc_server/tapml_rpc/browser/process.py": BROWSER,
     "rpc_server/tapml_rpc/browser/page.py": BROWSER,
-    "rpc_server/tapml_rpc/tracker/request.py": EXAMPLE,
     "targets/tapml_targets/codegen/threaded_c.py": "TVM's name of a printer that two platforms use",
     "targets/tapml_targets/platforms.py": "the default platform",
-    "targets/tapml_targets/ranking.py": EXAMPLE,
 }
 # Shared by platforms whose drivers the Vulkan loader finds, and by browsers.
 LOADER: Final = "targets/tapml_targets/vulkan_loader"

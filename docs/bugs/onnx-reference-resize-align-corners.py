@@ -2,8 +2,8 @@
 
 The operator's text: ``x_original = x_resized * (length_original - 1) / (length_resized - 1)`` with
 the length of the resized tensor, so that the last pixel is the last one of the original.
-``_interpolate_1d_with_x`` of onnx 1.23.2 divides by ``scale * length_original - 1`` instead: 4 pixels
-by 0.6 become 2, and it divides by 1.4. ONNX's own node test
+``_interpolate_1d_with_x`` of onnx 1.23.2 divides by ``scale * length_original - 1`` instead: 4
+pixels by 0.6 become 2, and it divides by 1.4. ONNX's own node test
 ``resize_downsample_scales_linear_align_corners`` holds the reference's values. Found by
 ``tapml compare --fuzz``. Needs onnx and onnxruntime.
 """

@@ -176,6 +176,7 @@ def open_local(
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = NOTHING,
+    prefix: Sequence[str] = (),
     limits: str = "",
 ) -> Session:
     """Start a worker for a device of this machine and open a session with it.
@@ -194,6 +195,8 @@ def open_local(
     environ
         Variables the worker has beside this process's. If there are any, a `device` given as text
         is looked up by the worker: these variables may decide which devices there are.
+    prefix
+        Words before the worker's command, such as a program that starts what it watches.
     limits
         A profile with whose limits the device is opened, or its file; empty for its own.
 
@@ -216,6 +219,7 @@ def open_local(
         kernel_deadline=kernel_deadline,
         start_seconds=start_seconds,
         environ=environ,
+        prefix=prefix,
         limits=limits,
     ).open()
 
@@ -226,6 +230,7 @@ def start_local(
     kernel_deadline: float | None = None,
     start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = NOTHING,
+    prefix: Sequence[str] = (),
     limits: str = "",
 ) -> LocalWorker:
     """Start a worker for a device of this machine without waiting for it.
@@ -240,6 +245,7 @@ def start_local(
         allow_native=True,
         environment=prepared_environment(spec.partition(":")[0], environ),
         limits=limits,
+        prefix=prefix,
     )
     deadline = SupervisorOptions.kernel_deadline if kernel_deadline is None else kernel_deadline
     return LocalWorker(start, deadline, start_seconds)

@@ -1,4 +1,4 @@
-"""Runs mutants that changed no byte on Oclgrind."""
+"""Runs mutants that changed no byte on the platform's checker, such as Oclgrind."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _IN_MEMORY: Final = frozenset(
     {
         "index shift", "bound off by one", "dropped guard", "dropped barrier", "reduction start",
         "transposed load", "wrong stride", "skipped tail", "stale output", "wrong cast",
+        "halved wave",
     }
 )  # fmt: skip
 
@@ -55,6 +56,13 @@ class Checking:
             else:
                 yield self._checked(score)
 
+    def clean_findings(self) -> dict[str, frozenset[str]]:
+        """What the checker reports on right kernels, by operator; nothing, if all is well."""
+        for operator, library in self._subject.libraries.items():
+            if operator not in self._clean:
+                self._clean[operator] = self._report(operator, library)
+        return {name: report.findings for name, report in self._clean.items() if report.findings}
+
     def _length(self, score: Score) -> int:
         library = self._subject.libraries[score.mutant.operator]
         return sum(len(module.code) for module in library.modules)
@@ -70,8 +78,8 @@ class Checking:
             return replace(
                 score,
                 outcome="detected",
-                observed=score.observed or "Oclgrind's report",
-                found_by="Oclgrind",
+                observed=score.observed or f"the report of {self._checker.tool.NAME}",
+                found_by=self._checker.tool.NAME,
                 reason="; ".join(sorted(found)),
             )
         return replace(score, unchecked="; ".join(dict.fromkeys(clean.not_run + wrong.not_run)))
@@ -98,7 +106,7 @@ def open_checking(subject: Subject) -> Iterator[Checking]:
     Raises
     ------
     SetupError
-        If there is no Oclgrind here.
+        If the platform's checker is not here.
     """
     with open_checker(next(iter(subject.libraries.values())).target) as checker:
         yield Checking(subject, checker)

@@ -9,11 +9,14 @@ from typing import Final
 from scripts.mutants import arithmetic_kinds as arithmetic
 from scripts.mutants import bound_kinds as bounds
 from scripts.mutants import memory_kinds as memory
+from scripts.mutants.expression_parser import UnknownSyntaxError
 from scripts.mutants.parser import parse_module
 from scripts.mutants.site import Edit, PlanSite, Site, SourceSite
 from scripts.mutants.syntax import KernelText
+from scripts.mutants.text_kinds import WAVE, text_edits
 from scripts.mutants.wgsl_parser import parse_wgsl
 from tapml_targets.library import Library, OperatorProgram
+from tapml_targets.platforms import language_of_dialect
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,31 @@ def sites(library: Library) -> dict[str, list[Site]]:
     UnknownSyntaxError
         If a kernel is not of the form that the code generators write.
     """
-    kernels = [
-        (number, module.code.decode(), kernel)
-        for number, module in enumerate(library.modules)
-        for kernel in _PARSERS[module.dialect](module.code.decode())
-    ]
+    kernels: list[tuple[int, str, KernelText]] = []
+    by_text: dict[str, list[SourceSite]] = {}
+    for number, module in enumerate(library.modules):
+        source = module.code.decode()
+        parse = _PARSERS.get(module.dialect)
+        if parse is not None:
+            kernels += [(number, source, kernel) for kernel in parse(source)]
+            continue
+        language = language_of_dialect(module.dialect)
+        if language is None:
+            raise UnknownSyntaxError(f"nobody here knows the kernel language {module.dialect!r}")
+        symbols = [each.symbol for each in library.kernels.values() if each.module == number]
+        for name, edits in text_edits(source, symbols, language).items():
+            by_text.setdefault(name, []).extend(
+                SourceSite(name, edit, number, source) for edit in edits
+            )
     found: dict[str, list[Site]] = {}
-    for name, kind in KINDS.items():
+    # Kernels of the languages that are parsed here exchange nothing in a wave.
+    for name, kind in {**KINDS, WAVE: Kind(None)}.items():
         # Two rules may come to the same text: it counts once.
         places: dict[object, Site] = {}
+        for site in by_text.get(name, ()):
+            places.setdefault(
+                (site.module, site.edit.start, site.edit.end, site.edit.replacement), site
+            )
         if kind.in_source is not None:
             for number, source, kernel in kernels:
                 for edit in kind.in_source(kernel):
@@ -74,8 +93,8 @@ def sites(library: Library) -> dict[str, list[Site]]:
                     )
         if kind.in_plan is not None:
             for program in library.operators.values():
-                for site in kind.in_plan(program):
-                    places.setdefault(site.program, site)
+                for change in kind.in_plan(program):
+                    places.setdefault(change.program, change)
         if places:
             found[name] = list(places.values())
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from scripts.mutants.kinds import KINDS
 from scripts.mutants.site import Site
+from scripts.mutants.text_kinds import WAVE
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def draw(
     per_kind: Counter[tuple[str, str]] = Counter()
     rules: Counter[tuple[str, str]] = Counter()
     drawn: list[Mutant] = []
-    kinds = [kind for kind in KINDS if any(kind in found for found in sites.values())]
+    kinds = [kind for kind in (*KINDS, WAVE) if any(kind in found for found in sites.values())]
     while len(drawn) < count and kinds:
         for kind in list(kinds):
             operators = [o for o in sites if left.get((o, kind))]

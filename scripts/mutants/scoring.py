@@ -35,8 +35,8 @@ class Score:
     observed
         What differs from the right kernel; empty for an equivalent mutant.
     found_by
-        ``numbers``, ``memory checks``, ``probes``, ``lost device``, ``refused call`` or
-        ``Oclgrind``.
+        ``numbers``, ``memory checks``, ``probes``, ``lost device``, ``refused call`` or the name
+        of the platform's checker.
     status
         Of the verdict.
     ratio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from tapml_targets.target import Target
 
 # A right kernel of these models takes milliseconds; a wrong one may never end.
 KERNEL_SECONDS: Final = 20.0
+# Their names, after the operations that were fused, tell of sums and the like.
+_REDUCTION: Final = re.compile(r"mean|softmax|argmax|max|norm|cumsum|sum")
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ def open_subject(
     *,
     per_operator: int | None = None,
     compiled: Path | None = None,
+    most: int | None = None,
 ) -> Iterator[Subject]:
     """Open a suite and compile its operators for a device.
 
@@ -90,6 +94,8 @@ def open_subject(
         Most tests of one operator; None for all.
     compiled
         Cache of Libraries; None for the user's cache.
+    most
+        Most operators, those first whose threads exchange values; None for all.
 
     Raises
     ------
@@ -102,6 +108,9 @@ def open_subject(
         tests: dict[str, list[CarvedTest]] = {}
         for test in suite.tests():
             tests.setdefault(test.operator, []).append(test)
+        if most is not None:
+            first = sorted(tests, key=lambda name: not _REDUCTION.search(name))[:most]
+            tests = {name: found for name, found in tests.items() if name in first}
         libraries = compile_all(compiler, [suite.operators[name] for name in tests], target)
         with Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle:
             chosen = {name: spread(found, per_operator) for name, found in tests.items()}

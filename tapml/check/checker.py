@@ -24,7 +24,7 @@ from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_rpc.remote import RemoteBuffer
 from tapml_targets.check_messages import Message
-from tapml_targets.checker import PlatformChecker, checker_of
+from tapml_targets.checker import PlatformChecker, checker_of, command_prefix
 from tapml_targets.child_probe import LIST_SECONDS, ask_child
 from tapml_targets.errors import SetupError
 
@@ -128,7 +128,10 @@ class Checker:
         if not self._spec:
             self._spec = self._find_device(environ)
         self.session: Session = open_local(
-            self._spec, kernel_deadline=self._command_seconds, environ=environ
+            self._spec,
+            kernel_deadline=self._command_seconds,
+            environ=environ,
+            prefix=command_prefix(self.tool, self._library, self._log),
         )
         if self.session.device.device_type != "checker":
             name = self.session.device.name

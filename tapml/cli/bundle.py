@@ -49,7 +49,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--test", metavar="ID", help="this test of a suite, even if it passes")
     parser.add_argument(
-        "--device", metavar="NAME", help="opencl, opencl:1 (default: the one it failed on)"
+        "--device",
+        metavar="NAME",
+        help=f"{DEFAULT_PLATFORM}, {DEFAULT_PLATFORM}:1 (default: the one it failed on)",
     )
     parser.add_argument(
         "--synthetic",

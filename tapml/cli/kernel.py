@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml.cli.model_arguments import number
 from tapml.cli.termination import exit_code_of
 from tapml_targets.errors import EXIT_DEVICE_LOST, EXIT_MISMATCH, EXIT_USAGE
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
     from tapml.kernels.session_facts import SessionFacts
@@ -101,7 +102,8 @@ def _add_check(commands: Any) -> None:
     parser.add_argument(
         "--device",
         metavar="NAME",
-        help="opencl:1, a server's address, tracker:NAME, browser (default: the session's)",
+        help=f"{DEFAULT_PLATFORM}:1, a server's address, tracker:NAME, browser "
+        "(default: the session's)",
     )
     parser.add_argument(
         "--deadline",

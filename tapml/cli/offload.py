@@ -16,10 +16,10 @@ from tapml.cli.model_arguments import (
     byte_size,
     given_settings,
     positive,
-    times,
     writable_folder,
 )
 from tapml.cli.next_step import next_step, resume_command
+from tapml.cli.pace import add_pace_arguments, pace_of
 from tapml.cli.progress import watch
 from tapml.cli.remote_devices import add_no_open, wanted_device
 from tapml.cli.report import time_lines
@@ -94,13 +94,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="PATTERN",
         help="move these operators and leave all others on the source; may be given several times",
     )
-    group.add_argument(
-        "--max-slowdown",
-        type=times,
-        metavar="X",
-        help="an operator whose kernels take more than X times the reference's time fails "
-        "(default: no bound)",
-    )
+    add_pace_arguments(group)
     group.add_argument(
         "--strategy",
         choices=("one-by-one", "bisect"),
@@ -243,7 +237,7 @@ def run(arguments: argparse.Namespace) -> int:
         memory_bytes=arguments.device_memory,
         limits=arguments.limits,
         workers=arguments.workers,
-        max_slowdown=arguments.max_slowdown,
+        pace=pace_of(arguments),
         policy=None if arguments.policy is None else policy_of(arguments.policy),
     )
     try:
@@ -273,6 +267,7 @@ def _again(arguments: argparse.Namespace) -> str:
             words += [f"--{name}", getattr(arguments, name)]
     if arguments.max_slowdown:
         words += ["--max-slowdown", f"{arguments.max_slowdown:g}"]
+        words += ["--slow-against", arguments.slow_against]
     if arguments.device_memory:
         words += ["--device-memory", str(arguments.device_memory)]
     return shlex.join(words)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tapml.cli.model_arguments import seconds
 from tapml_targets.errors import EXIT_INTERRUPTED, InputError
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 DEFAULT_SECONDS: Final = 120.0
 KERNEL_SECONDS: Final = 10.0
@@ -39,7 +40,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("source", type=Path, help="a repro folder or a bundle (.tapml.zip)")
     parser.add_argument(
-        "--device", metavar="NAME", help="opencl, opencl:1 (default: the one it failed on)"
+        "--device",
+        metavar="NAME",
+        help=f"{DEFAULT_PLATFORM}, {DEFAULT_PLATFORM}:1 (default: the one it failed on)",
     )
     parser.add_argument(
         "-o",

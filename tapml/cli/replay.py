@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tapml.cli.carve import add_filter_arguments, filters_of
 from tapml.cli.check import add_check_arguments, run_check
 from tapml.cli.model_arguments import number
+from tapml.cli.pace import add_pace_arguments, pace_of
 from tapml.cli.progress import watch
 from tapml.cli.remote_devices import on_standard_error
 from tapml.cli.several_devices import (
@@ -109,6 +110,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_check_arguments(parser)
     add_matrix_arguments(parser)
+    add_pace_arguments(parser.add_argument_group("speed"))
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     parser.set_defaults(run=run)
 
@@ -138,18 +140,18 @@ def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | Non
     """Raise InputError for options that would be silently ignored."""
     if arguments.check:
         where = "with --check, which checks memory accesses and not numbers"
-        names: tuple[str, ...] = ("explain", "repro", "diagnose", "policy")
+        names: tuple[str, ...] = ("explain", "repro", "diagnose", "policy", "max-slowdown")
         if arguments.repeats != RUNS:
             raise InputError(f"--repeats has no effect {where}")
     elif repro is not None:
         where = f"on the one test in {arguments.folder}"
-        names = ("operator", "layer", "step", "entry", "repro")
+        names = ("operator", "layer", "step", "entry", "repro", "max-slowdown")
         if arguments.explain not in (None, "", repro.case.id):
             raise InputError(f"{arguments.folder} holds only the test {repro.case.id}")
     else:
         return
     for name in names:
-        if getattr(arguments, name) not in (None, [], False):
+        if getattr(arguments, name.replace("-", "_")) not in (None, [], False):
             raise InputError(f"--{name} has no effect {where}")
 
 
@@ -182,6 +184,7 @@ def _replay_on_all(devices: list[str], arguments: argparse.Namespace, repro: Rep
                 policy,
                 kernels=arguments.kernels,
                 runs=arguments.repeats,
+                pace=pace_of(arguments),
                 on_row=announce_rows(watcher, len(subject.operators)),
             )
     return print_matrix(report, arguments)
@@ -324,9 +327,12 @@ def _open_replayer(
             Oracle(suite.operators, compile_twins, policy, cache=store_of(suite.path)) as oracle,
         ):
             yield (
-                SuiteReplayer(suite, session, compiler, oracle, policy, runs=arguments.repeats),
+                SuiteReplayer(
+                    suite, session, compiler, oracle, policy,
+                    runs=arguments.repeats, pace=pace_of(arguments),
+                ),
                 compiler,
-            )
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)

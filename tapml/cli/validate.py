@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tapml.cli.model_arguments import number
 from tapml.cli.offload import add_migration_arguments, session_settings
+from tapml.cli.pace import add_pace_arguments, pace_of
 from tapml.cli.progress import watch
 from tapml.cli.several_devices import (
     add_matrix_arguments,
@@ -51,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     )
     add_migration_arguments(parser, several_devices=True)
     add_matrix_arguments(parser)
+    add_pace_arguments(parser.add_argument_group("speed"))
     group = parser.add_argument_group("text")
     group.add_argument(
         "--text",
@@ -72,11 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
     from tapml.verdicts.policy_file import policy_of
     from tapml_rpc.browser.device import without_opening
 
-    policy = policy_of(arguments.policy)
+    policy, pace = policy_of(arguments.policy), pace_of(arguments)
     text = _text(arguments)
     devices: list[str] = arguments.device or [arguments.target or DEFAULT_PLATFORM]
     if len(devices) > 1 and arguments.target is not None:
         raise InputError("--target has no effect on several devices: each has a platform")
+    if text is not None and pace is not None:
+        raise InputError("--max-slowdown has no effect with --text, which times no operator")
     if text is not None and len(devices) > 1:
         raise InputError("--text takes one --device: run it once for each")
     if arguments.no_open:
@@ -123,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
                     compiler,
                     policy,
                     kernels=arguments.kernels,
+                    pace=pace,
                     diagnose=True,
                     on_row=announce_rows(watcher, len(subject.operators)),
                 )

@@ -129,7 +129,8 @@ class _Attribution:
     def _try_math(self) -> None:
         precise = self._compiled("with precise math", {"math": "precise"})
         self._done["precise"] = precise
-        if precise.right and self._own:
+        # Where a platform has no more precise math than its usual one, that alone is tried.
+        if self._own and not precise.wrong:
             self._done["default math"] = self._compiled("without fast_math", {"fast_math": "0"})
 
     def _try_driver(self) -> None:

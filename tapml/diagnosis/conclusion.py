@@ -99,7 +99,7 @@ RULES: Final = (
     ),
     Rule(
         "math",
-        lambda e: e.right("precise") and e.right("default math"),
+        lambda e: e.right("default math"),
         "the same schedule and fusion are right without the option fast_math: leave it off for "
         "this operator, or write its function so that it holds under fast math",
     ),

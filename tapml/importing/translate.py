@@ -21,7 +21,7 @@ from torch import fx
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from tapml.importing import packed_weights
+from tapml.importing import packed_weights, reductions
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.tir_patterns import OPAQUE
 from tapml.own_operators import own_operators
@@ -119,6 +119,8 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
+        for name, converter in reductions.converters(self).items():
+            self.convert_map.setdefault(name, converter)
         for own in own_operators().values():
             self.convert_map[f"{own.name}.default"] = self._own(own)
         self.convert_map[packed_weights.CONVERTER] = partial(packed_weights.convert, self)

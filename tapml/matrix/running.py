@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache
-from typing import Protocol, TypeAlias
+from functools import cache, partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tapml.compiler.symbol_ranges import SymbolRanges
 from tapml.failures.diagnosis import Diagnosis
@@ -17,8 +17,10 @@ from tapml.matrix.report import Cell, Row
 from tapml.oracles.carved_case import CarvedCase
 from tapml.plan.graph_plan import Operator
 from tapml.replaying.failure_text import NO_TEST, UNBUILT
+from tapml.replaying.pace import Pace, Pacer
 from tapml.replaying.replayer import Expecting, replay
 from tapml.replaying.results import (
+    OperatorVerdict,
     ReplayResult,
     more_severe,
     summarise,
@@ -35,6 +37,9 @@ from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.self_test.facts import SelfTest
 from tapml_targets.self_test.known import self_test
+
+if TYPE_CHECKING:
+    from tapml.execute.interfaces import Reference
 
 Diagnose: TypeAlias = Callable[[Operator, Library, ReplayResult, Column], Diagnosis | None]
 
@@ -75,6 +80,8 @@ class Matrix:
         Ranges of the shape symbols, for the check of limits.
     diagnose
         Diagnoses the failure of an operator.
+    pace, reference
+        The longest that an operator may take, and what gives the reference; None for no bound.
     """
 
     def __init__(
@@ -86,8 +93,12 @@ class Matrix:
         runs: int = RUNS,
         ranges: SymbolRanges | None = None,
         diagnose: Diagnose | None = None,
+        pace: Pace | None = None,
+        reference: Callable[[], Reference] | None = None,
     ) -> None:
         self._ranges, self._diagnose = ranges, diagnose
+        self._pace, self._reference = pace, reference
+        self._pacers: dict[str, Pacer] = {}
         self._columns = {column.label: column for column in columns}
         self._oracle, self._policy, self._runs = oracle, policy, runs
         self._who = {each.label: each.implementation() for each in columns}
@@ -125,7 +136,10 @@ class Matrix:
                 comparison.add(test.id, ran, self._expecting(test), self._appealing(test))
         for platform, comparison in comparisons.items():
             self._compare_ends(comparison, [r for r in runs.values() if r.platform == platform])
-        cells = {label: run.end(operator) for label, run in runs.items()}
+        cells = {
+            label: run.end(operator, self._keeping_pace(run, operator, libraries))
+            for label, run in runs.items()
+        }
         if self._diagnose is not None:
             for label, run in runs.items():
                 cells[label] = self._diagnosed(cells[label], run, operator, libraries)
@@ -136,6 +150,19 @@ class Matrix:
             tuple(c.difference for c in comparisons.values() if c.difference is not None),
             {name: c.bits for name, c in comparisons.items() if len(c.bits.labels) > 1},
         )
+
+    def _keeping_pace(
+        self, run: _Run, operator: Operator, libraries: Mapping[str, Library | CompileError]
+    ) -> Callable[[OperatorVerdict], OperatorVerdict]:
+        """What makes a verdict of slowness."""
+        library = libraries[run.platform]
+        if run.remote is None or self._pace is None or self._reference is None:
+            return lambda verdict: verdict
+        assert isinstance(library, Library)  # noqa: S101 - it was uploaded
+        pacer = self._pacers.get(run.column.label)
+        if pacer is None or pacer.session is not run.session:
+            pacer = self._pacers[run.column.label] = Pacer(self._pace, run.session, self._reference)
+        return partial(pacer.judged, operator, library)
 
     def _diagnosed(
         self,
@@ -263,22 +290,22 @@ class _Run:
             return self.failure
         return self._worst.verdict if self._worst is not None else not_run(Cause.NO_TEST, NO_TEST)
 
-    def end(self, operator: Operator) -> Cell:
-        """The operator's cell in this column."""
+    def end(self, operator: Operator, judged: Callable[[OperatorVerdict], OperatorVerdict]) -> Cell:
+        """The operator's cell in this column; `judged` changes the verdict of its tests."""
         if self._absent:
             return Cell.of(self.outcome(), len(self._results))
         if self.failure is not None:
             return Cell.of(self.failure, len(self._results))
-        changed: Sequence[str] = ()
         try:
             changed = self.column.memory.changed_weights()
+            verdict = judged(summarise(operator, self._results, self._worst, changed))
         except DeviceLostError as error:
             self.lost(error, f"the device was lost: {error}")
             return Cell.of(self.outcome(), len(self._results))
         except (TapmlError, OSError) as error:
             self.unreachable(str(error), exit_code_of(error))
             return Cell.of(self.outcome(), len(self._results))
-        return Cell.of(summarise(operator, self._results, self._worst, changed), len(self._results))
+        return Cell.of(verdict, len(self._results))
 
 
 def _kernels(library: Library | CompileError, operator: Operator) -> tuple[str, ...]:

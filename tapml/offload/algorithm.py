@@ -47,7 +47,7 @@ class Algorithm:
     culprits: Culprits = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.mover = Mover(self.context, self.memory, len(self.records), self.options.max_slowdown)
+        self.mover = Mover(self.context, self.memory, len(self.records), self.options.pace)
         self.room = DeviceRoom(self.context, self.memory)
         self.runs = HybridRuns(self.context, self.room, self.mover.earlier)
 

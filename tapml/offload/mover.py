@@ -24,6 +24,7 @@ from tapml.offload.repro import (
 )
 from tapml.replaying.failure_text import LOST, UNBUILT, with_context
 from tapml.replaying.memory import ReplayMemory
+from tapml.replaying.pace import Pace, Pacer
 from tapml.replaying.replayer import replay_operator
 from tapml.replaying.results import OperatorVerdict, ReplayResult
 from tapml.replaying.times import measure
@@ -55,8 +56,8 @@ class Mover:
         Device memory that replays share.
     total
         Number of operators.
-    max_slowdown
-        How many times the reference's time an operator may take; None for no bound.
+    pace
+        The longest that an operator may take; None for no bound.
     done
         Number of operators in a final state.
     """
@@ -64,7 +65,7 @@ class Mover:
     context: MigrationContext
     memory: ReplayMemory
     total: int
-    max_slowdown: float | None = None
+    pace: Pace | None = None
     done: int = 0
     _running: LastTest | None = field(default=None, init=False)
     _by_hand: WrittenKernel | None = field(default=None, init=False)
@@ -73,6 +74,12 @@ class Mover:
     def ranges(self) -> SymbolRanges:
         """The ranges of the plan's shape symbols."""
         return symbol_ranges(self.context.imported.plan)
+
+    @cached_property
+    def _pacer(self) -> Pacer | None:
+        if self.pace is None:
+            return None
+        return Pacer(self.pace, self.context.session, lambda: self.context.executor.reference)
 
     @cached_property
     def _suite_keys(self) -> SuiteKeys:
@@ -291,13 +298,17 @@ class Mover:
     def _is_fast_enough(self, record: OperatorRecord) -> bool:
         """Whether its measured time keeps the bound; if not, record the failure."""
         times = record.replay.get("times", {})
-        ratio, bound = times.get("ratio"), self.max_slowdown
-        if bound is None or ratio is None or ratio <= bound:
+        if self._pacer is None or times.get("target_ms") is None or not times.get("nbytes"):
             return True
-        reason = (
-            f"a call takes {times['target_ms']:.4g} ms, {ratio:.3g} times the reference's "
-            f"{times['reference_ms']:.4g} ms; --max-slowdown allows {bound:g} times"
+        there = times["reference_ms"]
+        reason = self._pacer.reason(
+            record.library,
+            times["target_ms"] / 1e3,
+            None if there is None else there / 1e3,
+            times["nbytes"],
         )
+        if not reason:
+            return True
         self.fail(record, Cause.TOO_SLOW, reason)
         return False
 

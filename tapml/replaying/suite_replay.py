@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.compiler.compiler import Compiler
@@ -19,6 +20,7 @@ from tapml.oracles.probing import Probing, is_probe
 from tapml.plan.graph_plan import Operator
 from tapml.replaying.failure import Failure
 from tapml.replaying.memory import ReplayMemory
+from tapml.replaying.pace import Pace, Pacer
 from tapml.replaying.replayer import replay, replay_operator
 from tapml.replaying.results import OperatorVerdict, ReplayResult, failed_build
 from tapml.replaying.run import RUNS
@@ -122,6 +124,8 @@ class SuiteReplayer:
         Precompiled Libraries, by operator.
     runs
         Number of runs of each test, at least 2; more find nondeterminism.
+    pace
+        The longest that an operator may take; None for no bound.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class SuiteReplayer:
         *,
         libraries: Mapping[str, Library] | None = None,
         runs: int = RUNS,
+        pace: Pace | None = None,
     ) -> None:
         self.suite = suite
         self.session = session
@@ -142,7 +147,8 @@ class SuiteReplayer:
         self._given = dict(libraries or {})
         self._runs = runs
         self._compiler = compiler
-        self._probing = Probing(oracle, self._compile_reference)
+        self._probing = Probing(oracle, self._reference)
+        self._pacer = None if pace is None else Pacer(pace, session, self._reference)
         self.target = Target(session.device.platform, limits=session.device.limits)
 
     def replay(
@@ -263,7 +269,7 @@ class SuiteReplayer:
         problems = check(library, self.target.limits)
         if problems:
             return failed_build(operator, Cause.LIMIT, "; ".join(map(str, problems)))
-        return replay_operator(
+        verdict = replay_operator(
             operator,
             self._probing.tests(operator, self.suite.tests_of(operator.name, filters)),
             library,
@@ -275,6 +281,9 @@ class SuiteReplayer:
             runs=self._runs,
             keep_passing=False,
         )
+        if self._pacer is None:
+            return verdict
+        return self._pacer.judged(operator, library, verdict)
 
     def _failure(
         self, operator: Operator, library: Library | CompileError, verdict: OperatorVerdict
@@ -294,7 +303,11 @@ class SuiteReplayer:
             policy=self.policy,
         )
 
-    def _compile_reference(self) -> ReferenceModule:
+    def _reference(self) -> ReferenceModule:
+        return self._compiled_reference
+
+    @cached_property
+    def _compiled_reference(self) -> ReferenceModule:
         from tapml.compiler.reference import compile_reference
 
         return compile_reference(self.suite.operators.values())

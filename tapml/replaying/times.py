@@ -29,6 +29,7 @@ from tapml_targets.errors import DeviceLostError, RemoteError, TapmlError
 
 if TYPE_CHECKING:
     from tapml.execute.interfaces import Reference
+    from tapml.oracles.carved_case import CarvedCase
     from tapml.plan.graph_plan import GraphPlan, Operator
     from tapml.replaying.results import OperatorVerdict
     from tapml.suite.carved_test import CarvedTest
@@ -80,9 +81,10 @@ def measure(
     -------
     dict
         ``target_ms`` and ``reference_ms`` (mean of one call over the call sites of all entries),
-        ``ratio`` (target over reference), ``clock`` of the target (``device events`` or ``host``),
-        and ``entries``: per entry ``calls`` per run, timed ``tests``, and ``target_ms`` and
-        ``reference_ms`` of all those calls together. Unknown values are None.
+        ``ratio`` (target over reference), ``nbytes`` (mean of what one call reads and writes),
+        ``clock`` of the target (``device events`` or ``host``), and ``entries``: per entry
+        ``calls`` per run, timed ``tests``, and ``target_ms`` and ``reference_ms`` of all those
+        calls together. Unknown values are None.
     """
     carved = {test.id: test for test in tests}
     kernels = {
@@ -117,7 +119,7 @@ def measure(
     return _summarise(plan, operator, counted, on_target, on_reference) | {"clock": clock}
 
 
-def reference_seconds(reference: Reference, operator: Operator, test: CarvedTest) -> float:
+def reference_seconds(reference: Reference, operator: Operator, test: CarvedCase) -> float:
     """Median time of one call of the reference on a test's inputs.
 
     The first call is a warm-up, unless it takes so long that a repetition is too expensive. At
@@ -145,7 +147,7 @@ def reference_seconds(reference: Reference, operator: Operator, test: CarvedTest
     return statistics.median(seconds[1:] or seconds)
 
 
-def _device_seconds(reference: DeviceReference, operator: Operator, test: CarvedTest) -> float:
+def _device_seconds(reference: DeviceReference, operator: Operator, test: CarvedCase) -> float:
     """The same on a reference that is a device, without the copies to and from it."""
     library = reference.libraries[operator.name]
     try:
@@ -155,7 +157,7 @@ def _device_seconds(reference: DeviceReference, operator: Operator, test: Carved
 
 
 def fenced_seconds(
-    session: Session, library: Library, operator: Operator, test: CarvedTest
+    session: Session, library: Library, operator: Operator, test: CarvedCase
 ) -> float:
     """Time of one call on the device by the host's clock around a fence, less an empty fence's.
 
@@ -192,7 +194,7 @@ def fenced_seconds(
             session.free(each.buffer)
 
 
-def _arguments(operator: Operator, test: CarvedTest) -> Iterator[Array]:
+def _arguments(operator: Operator, test: CarvedCase) -> Iterator[Array]:
     """Arrays in parameter order; outputs are allocated here."""
     read, written = iter(test.read_inputs()), iter(test.read_outputs())
     for parameter in operator.parameters:
@@ -254,6 +256,7 @@ def _summarise(
         "target_ms": _rounded(target_ms / count) if count else None,
         "reference_ms": _rounded(reference_ms / count) if count else None,
         "ratio": _rounded(target_ms / reference_ms) if reference_ms else None,
+        "nbytes": statistics.fmean(map(_nbytes, tests)) if tests else None,
         "entries": entries,
     }
 

@@ -12,6 +12,7 @@ import msgspec
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
+    from tapml.replaying.pace import Pace
     from tapml.verdicts.policy import Policy
 
 
@@ -115,9 +116,8 @@ class RunOptions:
         for none, None for the previous run's.
     workers
         Number of parallel compilers; 0 for one per core.
-    max_slowdown
-        An operator whose kernels take more than so many times the reference's time fails; None for
-        no bound.
+    pace
+        The longest that an operator's kernels may take; None for no bound.
     policy
         Limits of verdicts for this and later runs; None for the previous run's, by default
         :class:`~tapml.verdicts.policy.Policy`. A changed policy repeats the verdicts it affects.
@@ -132,7 +132,7 @@ class RunOptions:
     memory_bytes: int = 0
     limits: str | None = None
     workers: int = 0
-    max_slowdown: float | None = None
+    pace: Pace | None = None
     policy: Policy | None = None
 
     def to_json(self) -> dict[str, Any]:

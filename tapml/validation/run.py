@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from tapml.oracles.oracle import Oracle
 from tapml.oracles.probing import Probing
 from tapml.plan.graph_plan import Operator
 from tapml.replaying.failure import Failure
+from tapml.replaying.pace import Pace
 from tapml.replaying.results import ReplayResult
 from tapml.replaying.run import RUNS
 from tapml.validation.subject import Subject
@@ -37,6 +39,7 @@ def run_validation(
     *,
     kernels: Sequence[Path] = (),
     runs: int = RUNS,
+    pace: Pace | None = None,
     diagnose: bool = False,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> MatrixReport:
@@ -56,6 +59,8 @@ def run_validation(
         Folders of hand-written kernels, which replace compiled ones.
     runs
         How often each test runs on each device.
+    pace
+        The longest that an operator may take; None for no bound.
     diagnose
         Diagnose the first few failures, some seconds each.
     on_row
@@ -81,8 +86,9 @@ def run_validation(
         libraries = compile_for_all(compiler, subject.operators, columns, written)
         diagnosing = _Diagnosing(subject, compiler, oracle, policy) if diagnose else None
         matrix = Matrix(
-            columns, probing, policy, runs=runs, ranges=subject.ranges, diagnose=diagnosing
-        )
+            columns, probing, policy, runs=runs, ranges=subject.ranges, diagnose=diagnosing,
+            pace=pace, reference=cache(subject.reference_module),
+        )  # fmt: skip
         rows: list[Row] = []
         for operator in subject.operators:
             sources = tuple(origin.source for origin in subject.origins(operator.name))

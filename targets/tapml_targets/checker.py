@@ -33,6 +33,9 @@ class PlatformChecker(Protocol):
     def environment(self, library: Path, log: Path) -> dict[str, str]:
         """Variables of a process in which it is the driver and logs to `log`."""
 
+    # It may also define prefix(library, log): words before the command of that process, for a
+    # checker that is a program which starts what it watches.
+
     def read_messages(self, text: str) -> Iterator[Message]:
         """The messages in a part of a log."""
 
@@ -56,6 +59,12 @@ def checker_of(platform: str) -> PlatformChecker:
             f"{others or 'no platform'}"
         )
     return cast("PlatformChecker", module)
+
+
+def command_prefix(tool: PlatformChecker, library: Path, log: Path) -> tuple[str, ...]:
+    """Words before the command of the process that `tool` watches; mostly none."""
+    made = getattr(tool, "prefix", None)
+    return () if made is None else tuple(made(library, log))
 
 
 def has_checker(platform: str) -> bool:

@@ -156,6 +156,10 @@ class KernelLanguage:
     messages
         Forms of messages in build logs, with the groups ``line``, ``kind``, ``text`` and, where
         they say it, ``column``.
+    barrier
+        Pattern of the name of what the threads of a block wait at for each other.
+    exchange
+        Pattern of a name by which the threads of a wave pass values on without shared memory.
     """
 
     dialect: str
@@ -173,3 +177,5 @@ class KernelLanguage:
     dropped: frozenset[str] = frozenset()
     noise: str = r"(?!)"
     messages: tuple[str, ...] = (CLANG_MESSAGE,)
+    barrier: str = r"(?!)"
+    exchange: str = r"(?!)"

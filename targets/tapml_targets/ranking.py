@@ -30,6 +30,7 @@ from tapml_targets.errors import (
     TapmlError,
 )
 from tapml_targets.platforms import (
+    DEFAULT_PLATFORM,
     check_platform,
     has_part,
     load_driver_module,
@@ -190,7 +191,9 @@ def parse_device(text: str) -> tuple[str, int | None]:
     if not colon:
         return platform, None
     if not (index.isascii() and index.isdigit() and len(index) <= 6):
-        raise InputError(f"expected PLATFORM or PLATFORM:INDEX, such as opencl:0, got {text!r}")
+        raise InputError(
+            f"expected PLATFORM or PLATFORM:INDEX, such as {DEFAULT_PLATFORM}:0, got {text!r}"
+        )
     return platform, int(index)
 
 

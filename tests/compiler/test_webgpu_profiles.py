@@ -121,7 +121,7 @@ def test_a_profile_that_is_not_there_names_those_that_are() -> None:
     with pytest.raises(InputError, match=r"no limit profile 'nokia' of webgpu; known .*adreno"):
         load_profile("webgpu", "nokia")
     with pytest.raises(InputError, match="known profiles: none"):
-        load_profile("opencl", "mali")
+        load_profile("cpu", "mali")
     with pytest.raises(InputError, match=r"no file of a limit profile at my-board\.toml"):
         load_profile("webgpu", "my-board.toml")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -97,9 +97,10 @@ def platform(
     compiler: Compiler,
     sickness: Sickness = unchanged,
     options: Mapping[str, str] = NO_OPTIONS,
+    opened: Callable[[DeviceDescription], AbstractContextManager[Session]] = open_local,
 ) -> Iterator[Platform]:
-    """A device in a server process of its own."""
-    with open_local(device) as session:
+    """A device, by default in a server process of its own."""
+    with opened(device) as session:
         yield Platform(session, SickCompiler(compiler, sickness, options))
 
 

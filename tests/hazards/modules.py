@@ -51,3 +51,11 @@ class Norm(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """``[rows, ODD_WIDTH]`` to the same."""
         return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+class Pick(nn.Module):
+    """The next token: where a row is largest."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """``[rows, tokens]`` to ``[rows]``."""
+        return logits.argmax(-1)

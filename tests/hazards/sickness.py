@@ -32,14 +32,16 @@ uint platform_word(__global uchar* codes, int place) {
 """
 
 
-def edited(library: Library, pattern: str, replacement: str, prologue: str) -> Library:
-    """The kernels with every match replaced, where there is any."""
+def edited(
+    library: Library, pattern: str, replacement: str, prologue: str, after: str = "#endif\n"
+) -> Library:
+    """The kernels with every match replaced, if any; the prologue comes `after` a line."""
     (module,) = library.modules
     text, count = re.subn(pattern, replacement, module.code.decode())
     if not count:
         return library
     # Behind the lines that enable half precision, where there are any.
-    head = text.index("#endif\n") + len("#endif\n") if "cl_khr_fp16" in text else 0
+    head = text.index(after) + len(after) if prologue and after in text else 0
     text = text[:head] + prologue + text[head:]
     return replace(library, modules=(replace(module, code=text.encode()),))
 

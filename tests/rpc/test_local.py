@@ -25,6 +25,17 @@ def test_a_device_is_opened_when_its_server_is_up(require_device: RequireDevice)
         assert bytes(session.read(buffer, 4)) == b"abcd"
 
 
+def test_a_program_that_starts_what_it_watches_stands_before_the_server(tmp_path: Path) -> None:
+    program, log = tmp_path / "watch", tmp_path / "log"
+    program.write_text(f'#!/bin/sh\necho "$1" > {log}; shift; exec "$@"\n')
+    program.chmod(0o755)
+    with open_local("cpu", prefix=(str(program), "--tool")) as session:
+        buffer = session.allocate(4)
+        session.write(buffer, b"abcd")
+        assert bytes(session.read(buffer, 4)) == b"abcd"
+    assert log.read_text() == "--tool\n"
+
+
 def test_a_server_that_is_not_up_yet_is_ended(require_device: RequireDevice) -> None:
     require_device("opencl")
     starting = start_local("opencl:0")

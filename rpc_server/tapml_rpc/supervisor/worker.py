@@ -233,10 +233,13 @@ _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
 
 
 def _stay_behind_nobody(parent: int) -> None:
-    """End with the supervisor, however that ends and whatever a driver is doing here."""
+    """End with the supervisor, however that ends and whatever a driver is doing here.
+
+    `parent` is 0 where another program stands between, which may have started this one.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         os._exit(1)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

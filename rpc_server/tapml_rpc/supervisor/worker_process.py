@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ class WorkerProcess:
 
     `device` may be a device's name, which the worker looks up; its `environment` is prepared for
     the device's platform. It opens the device with the `limits` of that profile, if one is named.
+    `prefix` stands before its command: a program that starts what it watches, and its options.
 
     `pipe`, `up`, `down` and `board` lead to it; see :mod:`tapml_rpc.supervisor.worker`.
     """
@@ -50,17 +51,19 @@ class WorkerProcess:
         allow_native: bool,
         environment: Mapping[str, str] | None = None,
         limits: str = "",
+        prefix: Sequence[str] = (),
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         up, down = make_memory(RING_BYTES, "up"), make_memory(RING_BYTES, "down")
         board = make_board()
         given = (theirs.fileno(), up, down, board)
         command = [
+            *prefix,
             # The current folder must not influence what is imported.
             *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
             *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
             *("--board", str(board)),
-            *("--parent", str(os.getpid()), "--limits", limits),
+            *("--parent", str(0 if prefix else os.getpid()), "--limits", limits),
             *("--device", device if isinstance(device, str) else json.dumps(to_plain(device))),
             *(["--allow-shared-libraries"] if allow_native else []),
         ]

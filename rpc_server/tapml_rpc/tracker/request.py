@@ -42,6 +42,7 @@ from tapml_targets.errors import (
     SetupError,
     TapmlError,
 )
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 FIRST_ANSWER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
@@ -331,7 +332,9 @@ def parse_spec(spec: str) -> dict[str, Any]:
     """
     word, _, rest = spec.partition(":")
     if word != _WORD:
-        raise InputError(f"expected {_WORD}, {_WORD}:NAME or {_WORD}:kind=opencl, got {spec!r}")
+        raise InputError(
+            f"expected {_WORD}, {_WORD}:NAME or {_WORD}:kind={DEFAULT_PLATFORM}, got {spec!r}"
+        )
     if not rest:
         return {}
     parts = rest.split(",")

@@ -129,6 +129,12 @@ def tvm_target(
     )
 
 
+def subgroup_width(limits: Limits) -> int:
+    """Threads that may exchange values; 1 where the device has no one width, or no exchange."""
+    fewest, most = limits.subgroup_widths
+    return fewest if "subgroups" in limits.features and fewest == most > 0 else 1
+
+
 def block_threads(launch: Launch) -> int:
     """Threads of a block; 0 if they are not fixed."""
     threads = product(launch.block)

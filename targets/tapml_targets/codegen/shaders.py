@@ -61,6 +61,9 @@ class ShaderLanguage:
         Writes one kernel.
     config
         Options of TVM's passes.
+    exchange
+        Width of the subgroups whose threads pass values on, by shuffles, on devices of that one
+        width; 1 for none.
     """
 
     platform: str
@@ -69,6 +72,7 @@ class ShaderLanguage:
     attributes: Sequence[str]
     write: Write
     config: dict[str, Any] | None = None
+    exchange: int = 1
 
 
 def generate_shaders(source: OperatorSource, target: Target, language: ShaderLanguage) -> Library:
@@ -102,7 +106,10 @@ def generate_shaders(source: OperatorSource, target: Target, language: ShaderLan
     """
     options = check_options(target, gpu.OPTIONS)
     wanted, limits = options.get("schedule", "dlight"), target.limits
-    generation = gpu.tvm_target(language.platform, limits, options, language.attributes)
+    # With it TVM takes subgroups for 32 wide; without it no thread passes a value on.
+    exchanges = gpu.subgroup_width(limits) == language.exchange > 1
+    exchange = {"supports_subgroups": True} if exchanges else {}
+    generation = gpu.tvm_target(language.platform, limits, options, language.attributes, **exchange)
     kind = options.get("schedule_kind", language.schedule_kind)
     scheduler = gpu.Scheduler(
         wanted,
@@ -145,6 +152,7 @@ def _library(
             threads_per_block=gpu.block_threads(launch),
             shared_memory_bytes=shared.get(name, 0),
             features=shader.features,
+            subgroup_width=language.exchange if "subgroups" in shader.features else 0,
         )
         modules.append(CodeModule(language.dialect, shader.text.encode()))
     statements = with_launches(

@@ -6,6 +6,7 @@ import importlib
 from contextlib import suppress
 from typing import Any
 
+from tapml_targets.cuda.sanitizer import is_watched
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint, package_version
@@ -55,7 +56,7 @@ def describe(device: Any, index: int) -> DeviceDescription:
         index=index,
         name=device.name.strip(),
         vendor_platform="NVIDIA CUDA",
-        device_type="gpu",
+        device_type="checker" if is_watched() else "gpu",
         driver_version=_driver_version(),
         limits=Limits(
             max_threads_per_block=facts.max_threads_per_block,

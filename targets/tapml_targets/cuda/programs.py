@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from tapml_targets.cuda.language import BUILD_OPTIONS
+from tapml_targets.cuda.sanitizer import is_watched
 from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.kept_code import KeptCode
@@ -50,14 +51,23 @@ def compile_cubin(module: CodeModule, architecture: str) -> bytes:
         text = module.code.decode()
     except UnicodeDecodeError:
         raise CompileError("CUDA C must be UTF-8 text") from None
+    # A checker names lines of the text.
+    lines = ("lineinfo",) if is_watched() else ()
     return KeptCode(
-        "cubins", ".cubin", _FORMAT, _compiler_version(), architecture, *module.options, module.code
+        "cubins",
+        ".cubin",
+        _FORMAT,
+        _compiler_version(),
+        architecture,
+        *module.options,
+        *lines,
+        module.code,
     ).code(lambda: _compiled(text, module, architecture))
 
 
 def _compiled(text: str, module: CodeModule, architecture: str) -> bytes:
     core = _core()
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"lineinfo": True} if is_watched() else {}
     for option in module.options:
         options |= BUILD_OPTIONS[option]
     if _HEADERS in module.code or _FRAGMENTS in module.code:

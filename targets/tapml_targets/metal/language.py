@@ -77,4 +77,6 @@ LANGUAGE: Final = KernelLanguage(
         r"[ \t]*program_source:(?P<line>\d+):(?P<column>\d+): "
         r"(?P<kind>(?:fatal )?error|warning|note): (?P<text>.*)",
     ),
+    barrier=r"\bthreadgroup_barrier\b",
+    exchange=r"\b(?:simd|quad)_\w+",
 )

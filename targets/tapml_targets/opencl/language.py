@@ -104,4 +104,6 @@ LANGUAGE: Final = KernelLanguage(
         r"[ \t]*(?P<kind>(?:fatal )?error|warning|note): \S*?:(?P<line>\d+):(?P<column>\d+): "
         r"(?P<text>.*)",
     ),
+    barrier=r"\bbarrier\b",
+    exchange=r"\bsub_group_(?!barrier)\w+",
 )

@@ -89,4 +89,6 @@ def threaded_c(
         # TVM declares every kernel twice.
         noise=r'^extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?\w+\([^;{]*\);\n',
         messages=(message, CLANG_MESSAGE),
+        barrier=r"\b__syncthreads\b",
+        exchange=r"\b__shfl\w*",
     )

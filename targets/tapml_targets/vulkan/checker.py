@@ -1,23 +1,3 @@
 """The Khronos validation layer; see :mod:`tapml_targets.checker`."""
 
-from tapml_targets.vulkan_loader.validation import (
-    MAX_MESSAGES,
-    NAME,
-    ON_DEVICES,
-    UNOPTIMISED,
-    environment,
-    find_checker,
-    is_silenced,
-    read_messages,
-)
-
-__all__ = [
-    "MAX_MESSAGES",
-    "NAME",
-    "ON_DEVICES",
-    "UNOPTIMISED",
-    "environment",
-    "find_checker",
-    "is_silenced",
-    "read_messages",
-]
+from tapml_targets.vulkan_loader.validation import *  # noqa: F403 - all that it names is taken over

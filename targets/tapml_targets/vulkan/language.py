@@ -63,4 +63,6 @@ LANGUAGE: Final = KernelLanguage(
     messages=(
         r"(?P<kind>ERROR|WARNING): \d+:(?P<line>\d+): (?!'' : compilation terminated)(?P<text>.*)",
     ),
+    barrier=r"\bbarrier\b",
+    exchange=r"\bsubgroup(?!Barrier|Memory)[A-Z]\w+",
 )  # fmt: skip

@@ -61,6 +61,7 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
             max_binding_bytes=min(limits["max-storage-buffer-binding-size"], _MAX_INDEX) // 4 * 4,
             max_storage_buffers=limits["max-storage-buffers-per-shader-stage"],
             offset_alignment=limits["min-storage-buffer-offset-alignment"],
+            subgroup_widths=subgroup_widths(info),
         ),
         details={
             "backend": info["backend_type"],
@@ -71,6 +72,16 @@ def describe(adapter: Any, index: int) -> DeviceDescription:
             "features": " ".join(sorted(features)),
         },
     )
+
+
+def subgroup_widths(info: Any) -> tuple[int, int]:
+    """The width of its subgroups, where there is one: 4 to 128 is what wgpu says of all others."""
+    # As wgpu-py 0.32 misspells them, and as the standard names them.
+    for prefix in ("stackgroup", "subgroup"):
+        fewest, most = info.get(f"{prefix}_min_size", 0), info.get(f"{prefix}_max_size", 0)
+        if fewest == most > 0:
+            return fewest, most
+    return 0, 0
 
 
 def _driver_version(info: Any) -> str:

@@ -56,4 +56,6 @@ LANGUAGE: Final = KernelLanguage(
     # naga's "Shader 'k' parsing error: text", and the place in the line behind it.
     messages=(r".*\b(?P<kind>error): (?P<text>.*)\n[ \t]*┌─ \S*:(?P<line>\d+):(?P<column>\d+)",),
     directive="",
+    barrier=r"\bworkgroupBarrier\b",
+    exchange=r"\bsubgroup[A-Z]\w+",
 )

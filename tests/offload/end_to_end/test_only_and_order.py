@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_an_operator_beyond_the_bound_on_slowness_fails_and_moves_without_the_bo
     assert states(session)["softmax"] == "moved"
     refused = run_here(*arguments, "--max-slowdown", "0", cache=finished.cache)
     assert refused.exit_code == 2
+
+
+def test_a_replay_calls_slow_what_takes_longer_than_its_bytes_need(
+    finished: FinishedSession,
+) -> None:
+    arguments = ("replay", finished.folder, "--operator", "softmax", "--slow-against", "bandwidth")
+    ended = run_here(*arguments, "--max-slowdown", "1e-9", cache=finished.cache)
+    assert ended.exit_code == 1, ended.errors
+    assert "GB/s; --max-slowdown allows 1e-09 times" in ended.output
+    ended = run_here(*arguments, "--max-slowdown", "1e9", cache=finished.cache)
+    assert ended.exit_code == 0, ended.errors
+    several = ("--device", finished.device, "--device", "cpu", "--json", "--max-slowdown", "1e-9")
+    ended = run_here(*arguments, *several, cache=finished.cache)
+    assert ended.exit_code == 1, ended.errors
+    (row,) = json.loads(ended.output)["operators"]
+    assert all("GB/s; --max-slowdown" in cell["reason"] for cell in row["cells"].values())
+    refused = run_here(*arguments, cache=finished.cache)
+    assert refused.exit_code == 2
+    assert "--slow-against has no effect without --max-slowdown" in refused.errors
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_names_near_it(

@@ -14,7 +14,6 @@ from tapml_targets.codegen.printed import TextBuild, tvm_text
 from tapml_targets.codegen.shaders import buffers_first
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.library import Library
-from tapml_targets.limits import Limits
 from tapml_targets.metal.codegen.functions import keep_own
 from tapml_targets.metal.codegen.quick_import import tensor_intrinsics
 from tapml_targets.metal.codegen.text import as_module
@@ -62,7 +61,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
     """
     options = check_options(target, _OPTIONS)
     limits = target.limits
-    width = _simd_width(limits)
+    width = gpu.subgroup_width(limits)
     text = tvm_text("metal", "metal")
     build = TextBuild(
         platform="metal",
@@ -85,12 +84,6 @@ def generate(source: OperatorSource, target: Target) -> Library:
     )
     library = operator_library(source, scheduler, limits, keep_own)
     return _as_asked(library, options)
-
-
-def _simd_width(limits: Limits) -> int:
-    """Threads that may exchange values; 1 where sums go through threadgroup memory alone."""
-    fewest, most = limits.subgroup_widths
-    return fewest if "subgroups" in limits.features and fewest == most > 0 else 1
 
 
 def _as_asked(library: Library, options: Mapping[str, Any]) -> Library:

@@ -68,5 +68,5 @@ def _narrowed(scalar: ScalarArgument) -> ScalarArgument:
 
 
 _LANGUAGE: Final = ShaderLanguage(
-    "webgpu", DIALECT, "webgpu", ["max_shared_memory_per_block"], _written
+    "webgpu", DIALECT, "webgpu", ["max_shared_memory_per_block"], _written, exchange=32
 )

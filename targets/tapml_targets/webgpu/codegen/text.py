@@ -13,6 +13,7 @@ _COMMENT: Final = re.compile(r"^//.*$\n?", re.MULTILINE)
 _MEMBERS: Final = re.compile(r"struct PODArgs \{([^}]*)\}")
 _PACKED: Final = "packGridDimX: u32"
 _FLOAT16: Final = re.compile(r"\bf16\b|\d[hH]\b")
+_EXCHANGE: Final = re.compile(r"\bsubgroup[A-Z]\w*\(")
 # The largest float as TVM rounds it is no float any more: Tint refuses it, naga takes it.
 _LARGEST: Final = ("3.40282347e+38f", "3.40282346638528859e+38f")
 
@@ -50,4 +51,5 @@ def check_scalars(name: str, text: str, count: int) -> None:
 
 def features_of(text: str) -> tuple[str, ...]:
     """The device features that a kernel needs."""
-    return ("float16",) if _FLOAT16.search(text) else ()
+    needed = {"float16": _FLOAT16, "subgroups": _EXCHANGE}
+    return tuple(name for name, pattern in needed.items() if pattern.search(text))

@@ -1,0 +1,112 @@
+"""Reductions of PyTorch that TVM's importer has no converters for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import fx
+from tvm import relax
+
+if TYPE_CHECKING:
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+Converter = Callable[[fx.Node], Any]
+Axes = Sequence[int] | None
+
+
+def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
+    """The converters by the name of the overload."""
+
+    def emit(value: Any) -> Any:
+        return importer.block_builder.emit(value)
+
+    def arguments(node: fx.Node, *defaults: Any) -> tuple[Any, ...]:
+        """The operand, its axes (None for all) and further arguments, `defaults` where left out."""
+        given: list[Any] = list(importer.retrieve_args(node))
+        operand, axes, *rest = (*given, *defaults[max(len(given) - 1, 0) :])
+        if isinstance(axes, int):
+            axes = [axes]
+        return (operand, list(axes) if axes else None, *rest)
+
+    def extreme(reduce: Callable[..., Any]) -> Converter:
+        def convert(node: fx.Node) -> Any:
+            operand, axes, keeps = arguments(node, None, False)
+            return emit(reduce(operand, axes, keepdims=keeps))
+
+        return convert
+
+    def extremes(node: fx.Node) -> Any:
+        operand = importer.env[node.args[0]]
+        axis, keeps = node.kwargs.get("dim"), node.kwargs.get("keepdim", False)
+        axes = None if axis is None else [axis]
+        both = (reduce(operand, axes, keepdims=keeps) for reduce in (relax.op.min, relax.op.max))
+        return emit(relax.Tuple([emit(each) for each in both]))
+
+    def least(node: fx.Node) -> Any:
+        operand, axes, keeps = arguments(node, None, False)
+        value = emit(relax.op.min(operand, axes, keepdims=keeps))
+        place = emit(relax.op.argmin(operand, axes[0], keepdims=keeps))
+        return emit(relax.Tuple([value, place]))
+
+    def product(node: fx.Node) -> Any:
+        operand, axes, keeps = arguments(node, None, False)
+        return emit(relax.op.prod(operand, axes, keepdims=keeps))
+
+    def truth(reduce: Callable[..., Any]) -> Converter:
+        """Whether any, or all: a maximum, or a minimum, of bytes, as TVM has none of predicates."""
+
+        def convert(node: fx.Node) -> Any:
+            operand, axes, keeps = arguments(node, None, False)
+            true = operand
+            if str(operand.ty.dtype) != "bool":
+                true = emit(relax.op.not_equal(operand, _zero(operand)))
+            found = emit(reduce(emit(relax.op.astype(true, "int8")), axes, keepdims=keeps))
+            return emit(relax.op.astype(found, "bool"))
+
+        return convert
+
+    def count(node: fx.Node) -> Any:
+        operand, axes = arguments(node, None)
+        nonzero = operand
+        if str(operand.ty.dtype) != "bool":
+            nonzero = emit(relax.op.not_equal(operand, _zero(operand)))
+        return emit(relax.op.sum(emit(relax.op.astype(nonzero, "int64")), axes))
+
+    def log_sum(node: fx.Node) -> Any:
+        operand, axes, keeps = arguments(node, None, False)
+        largest = emit(relax.op.max(operand, axes, keepdims=True))
+        powers = emit(relax.op.exp(emit(relax.op.subtract(operand, largest))))
+        total = emit(relax.op.log(emit(relax.op.sum(powers, axes, keepdims=True))))
+        result = emit(relax.op.add(total, largest))
+        return result if keeps else emit(relax.op.squeeze(result, axes))
+
+    def sum_of_numbers(node: fx.Node) -> Any:
+        operand, axes, keeps = arguments(node, None, False)
+        missing = emit(relax.op.isnan(operand))
+        numbers = emit(relax.op.where(missing, _zero(operand), operand))
+        return emit(relax.op.sum(numbers, axes, keepdims=keeps))
+
+    return {
+        "amax.default": extreme(relax.op.max),
+        "amin.default": extreme(relax.op.min),
+        "aminmax.default": extremes,
+        "min.dim": least,
+        "prod.dim_int": product,
+        "any.default": truth(relax.op.max),
+        "all.default": truth(relax.op.min),
+        "all.dim": truth(relax.op.min),
+        "all.dims": truth(relax.op.min),
+        "count_nonzero.default": count,
+        "count_nonzero.dim_IntList": count,
+        "logsumexp.default": log_sum,
+        "nansum.default": sum_of_numbers,
+    }
+
+
+_FLOATS: Final = ("float", "bfloat")
+
+
+def _zero(operand: Any) -> Any:
+    dtype = str(operand.ty.dtype)
+    return relax.const(0.0 if dtype.startswith(_FLOATS) else 0, dtype)

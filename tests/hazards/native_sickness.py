@@ -1,0 +1,87 @@
+"""Platforms with hazards of their own: changes to kernels in MSL, GLSL and HIP.
+
+Fast math needs no change: the simulator's ``tanh`` is Metal's where a module asks for fast math.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tapml_targets.library import Library
+from tests.hazards.sickness import edited
+
+# All four bytes of a uchar4 as one number, where each was to be converted.
+_CONVERT_WORD = """\
+static uint platform_word(device uchar* codes, int place) {
+  device uchar* four = codes + (place & ~3);
+  return as_type<uint>(uchar4(four[0], four[1], four[2], four[3]));
+}
+"""
+
+
+def msl_bytes_converted_as_words(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: uchar4 goes through uint on its way to half4."""
+    (module,) = library.modules
+    codes = re.findall(r"device uchar\* (\w+)", module.code.decode())
+    return edited(
+        library,
+        rf"\(\((half|float)\)({'|'.join(codes) or '$^'})\[([^\[\];]+)\]\)",
+        r"((\1)platform_word(\2, \3))",
+        _CONVERT_WORD,
+        after="using namespace metal;\n",
+    )
+
+
+def msl_unaligned_tail_unchecked(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: what a row lacks to a whole vector is read from behind it."""
+    return edited(
+        library, r"if \(\(\(int\)threadIdx\) < \d+\) (\{\s+\w+_rf_local\[0\] =)", r"if (1) \1", ""
+    )
+
+
+def msl_without_select(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: a product is printed with a selection that the language does not have."""
+    return edited(
+        library,
+        r"if (\(.+\)) \{\s+(condval(?:_\d+)?) = (.+);\s+\} else \{\s+\2 = (.+);\s+\}",
+        r"\2 = simd_select(\4, \3, \1);",
+        "",
+    )
+
+
+def msl_waves_of_16(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: the width of a SIMD group is taken for half of what it is."""
+    return edited(library, r"simd_shuffle_down\((\w+)\[0\], 16\)", "0", "")
+
+
+def hip_waves_of_64(library: Library, options: Mapping[str, str]) -> Library:
+    """A sum over waves of 64 threads, as gfx90a has them and gfx1100 has not."""
+    changes = {
+        r"(t0_ptr\[0\] = __shfl_down_sync\(mask_ptr\[0\], red_buf0_ptr\[0\], )16, 32\);": (
+            r"\g<1>32, 64);\n  red_buf0_ptr[0] = red_buf0_ptr[0] + t0_ptr[0];\n  \g<1>16, 64);"
+        ),
+        r"(__shfl_down_sync\(mask_ptr\[0\], .*), 32\);": r"\1, 64);",
+        r"% 32\) == 0": "% 64) == 0",
+        r">> 5\)\] = red_buf0": ">> 6)] = red_buf0",
+        r"\(\(int\)threadIdx\.x\) < 4\b": "((int)threadIdx.x) < 2",
+        r"__shfl_down_sync\(mask_ptr_1\[0\], red_buf0_ptr_1\[0\], 2, 32\)": "0",
+    }
+    for pattern, replacement in changes.items():
+        library = edited(library, pattern, replacement, "")
+    return library
+
+
+def glsl_shared_memory_of_two_types(library: Library, options: Mapping[str, str]) -> Library:
+    """Section IV-D: a buffer in shared memory takes the place of another of another type."""
+    (module,) = library.modules
+    text = module.code.decode()
+    declared = re.findall(r"^shared (\w+) (\w+)\[(\d+)\];\n", text, re.MULTILINE)
+    floats = [name for dtype, name, _ in declared if dtype == "float"]
+    integers = [name for dtype, name, _ in declared if dtype == "int"]
+    if not floats or not integers:
+        return library
+    text = re.sub(rf"^shared int {integers[0]}\[\d+\];\n", "", text, flags=re.MULTILINE)
+    text = re.sub(rf"\b{integers[0]}\b", floats[0], text)
+    return replace(library, modules=(replace(module, code=text.encode()),))
