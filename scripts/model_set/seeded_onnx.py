@@ -71,7 +71,8 @@ def _model(layers: Sequence[tuple[str, int, dict[str, Any]]], last: Sequence[Arr
         nodes.append(helper.make_node(kind, [value, *names], [name], name=name, **attributes))
         value, channels = name, width
     nodes.append(helper.make_node("Flatten", [value], ["features"]))
-    output, shape = "features", ["n", None]
+    output = "features"
+    shape: list[str | int | None] = ["n", None]
     if last:
         weights += [numpy_helper.from_array(last[0], "kernel"),
                     numpy_helper.from_array(last[1], "bias")]  # fmt: skip
@@ -97,7 +98,8 @@ def _weights(
         kernel = random.normal(size=(width, channels, *window)) * scale
         return [each.astype(np.float32) for each in (kernel, random.normal(size=width) * 0.1)]
     if kind == "BatchNormalization":
-        gain, bias, mean = random.normal(1, 0.2, width), *random.normal(0, 0.2, (2, width))
+        gain = random.normal(1, 0.2, width)
+        bias, mean = random.normal(0, 0.2, (2, width))
         # Small variances, for which an epsilon counts.
         variance = random.uniform(1e-3, 0.1, width)
         return [each.astype(np.float32) for each in (gain, bias, mean, variance)]

@@ -283,6 +283,18 @@ class Client:
         self.post(*commands, chunk=chunk, **fields)
         return self.data.receive()
 
+    def ended(self) -> dict[str, Any]:
+        """The answer to a batch of a session that is over.
+
+        The worker, which answers batches, hears of the end after the other connection.
+        """
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            answer, _ = self.batch(["fence"])
+            if answer["type"] != "done":
+                return answer
+            assert time.monotonic() < deadline, "the worker goes on with a session that is over"
+
     def blob(self, operation: str, chunk: bytes = b"", **fields: Any) -> dict[str, Any]:
         """Ask for something about blobs; the answer."""
         self.sequence += 1

@@ -287,7 +287,7 @@ def test_goodbye_on_either_connection_frees_all(
         else:
             # Each connection is in order by itself, and the session is over on both.
             for asked in ("control", "data") if where == "control" else ("data", "control"):
-                answer = client.ping() if asked == "control" else client.batch(["fence"])[0]
+                answer = client.ping() if asked == "control" else client.ended()
                 assert answer["type"] in ("refused", "error")
                 assert answer["error"]["kind"] == "DeviceLostError"
                 assert "closed by the client" in answer["error"]["message"]
@@ -310,7 +310,7 @@ def test_a_session_ends_with_either_of_its_connections_and_the_other_says_so(
         assert event["type"] == "event"
         assert "its data connection is gone" in event["error"]["message"]
     elif binding != "websocket":
-        answer, _ = client.batch(["fence"])
+        answer = client.ended()
         assert answer["type"] == "error"
         assert "its control connection is gone" in answer["error"]["message"]
     if binding == "websocket":

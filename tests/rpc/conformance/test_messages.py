@@ -97,7 +97,7 @@ def test_a_connection_has_one_session(connect: Connect, binding: str, shared: Cl
             assert client.batch(["fence"])[0]["type"] == "done"
             return
         assert answer["type"] == "welcome" and answer["session"] != client.welcome["session"]
-        ended, _ = client.batch(["fence"])
+        ended = client.ended()
         assert (ended["type"], ended["error"]["kind"]) == ("error", "DeviceLostError")
         assert "began another on the same connection" in ended["error"]["message"]
         client.welcome = answer
