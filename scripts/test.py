@@ -21,7 +21,7 @@ require_python()
 from scripts import debian, environment  # noqa: E402
 
 EXTRAS = (
-    "bench", "check", "compare", "cpu", "host", "invariants", "metal", "models", "opencl",
+    "bench", "check", "compare", "cpu", "dask", "host", "invariants", "metal", "models", "opencl",
     "opencl-cpu", "openvino", "qr", "simulator", "test", "vulkan", "webgpu",
 )  # fmt: skip
 CHECKS = (

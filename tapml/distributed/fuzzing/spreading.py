@@ -79,7 +79,7 @@ def spread(address: str, cases: Sequence[Case]) -> Iterator[tuple[str, bytes | s
     """
     check_address(address)
     if find_spec("distributed") is None:
-        raise SetupError("this needs Dask: pip install dask distributed")
+        raise SetupError("this needs Dask: pip install 'tapml[dask]'")
     import distributed as untyped
 
     distributed: Any = untyped

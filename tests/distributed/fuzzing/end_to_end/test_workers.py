@@ -17,7 +17,6 @@ from tapml.distributed.fuzzing.campaign import Campaign, run_campaign
 @pytest.fixture
 def scheduler() -> Iterator[str]:
     """A scheduler with one worker process, on loopback."""
-    pytest.importorskip("distributed")
     script = (
         "from distributed import LocalCluster\n"
         "if __name__ == '__main__':\n"
