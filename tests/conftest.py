@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,10 +66,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _settings_as_found() -> Iterator[None]:
-    """Fail a test that leaves a setting behind: later tests of its process would run under it."""
+    """Fail a test that leaves behind in its process what breaks later tests."""
     before = _settings()
     yield
     assert _settings() == before, "this test leaves another environment than it found"
+    assert "tensorflow" not in sys.modules, "PoCL's compiler crashes in a process with TensorFlow"
 
 
 def _settings() -> dict[str, str]:

@@ -155,9 +155,9 @@ class Matrix:
         self, run: _Run, operator: Operator, libraries: Mapping[str, Library | CompileError]
     ) -> Callable[[OperatorVerdict], OperatorVerdict]:
         """What makes a verdict of slowness."""
-        library = libraries[run.platform]
         if run.remote is None or self._pace is None or self._reference is None:
             return lambda verdict: verdict
+        library = libraries[run.platform]
         assert isinstance(library, Library)  # noqa: S101 - it was uploaded
         pacer = self._pacers.get(run.column.label)
         if pacer is None or pacer.session is not run.session:

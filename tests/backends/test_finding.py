@@ -17,7 +17,8 @@ def test_every_folder_describes_a_backend_and_has_a_runner(name: str) -> None:
     assert description.title
     assert description.packages
     assert all(
-        re.fullmatch(r"\.[a-z0-9]+|[a-z]+\.safetensors", each) for each in description.formats
+        re.fullmatch(r"\.[a-z0-9]+|([a-z]+/)?[a-z]+\.(safetensors|json)", each)
+        for each in description.formats
     )
     assert find_spec(f"{backends()[name]}.runner") is not None
     assert find_backend(name).missing() == [], "the tests' environment has every backend"

@@ -19,7 +19,7 @@ from tapml.session.changes import what_changed
 from tapml.session.journal import open_journal
 from tapml.verdicts.operator_class import traits_of
 from tapml.verdicts.policy import POLICY_VERSION, Policy
-from tapml_rpc import welcome
+from tapml_rpc.supervisor import worker_process
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.target import Target
@@ -98,17 +98,17 @@ def test_nothing_changed_and_nothing_is_made_again(
 def test_another_driver_makes_every_verdict_again(
     finished: FinishedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real device, whose server's hello gives another version of its driver."""
+    """The real device, whose worker reports another version of its driver."""
     session = finished.copy(tmp_path / "session")
     seen: list[str] = []
 
     def renamed(data: object) -> DeviceDescription:
-        device = welcome_from_plain(data)
+        device = reported(data)
         seen.append(device.driver_version)
         return replace(device, driver_version="99.1")
 
-    welcome_from_plain = welcome.from_plain  # type: ignore[attr-defined]
-    monkeypatch.setattr(welcome, "from_plain", renamed)
+    reported = worker_process.from_plain  # type: ignore[attr-defined]
+    monkeypatch.setattr(worker_process, "from_plain", renamed)
     ended = resume(session, finished)
     assert made_again(session, finished) == first_made(finished)
     line = f"the driver: {seen[0].partition('; ')[0]} -> 99.1"

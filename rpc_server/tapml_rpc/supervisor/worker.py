@@ -271,8 +271,8 @@ def main() -> int:
     try:
         worker.run(options.device, options.limits)
     except ConnectionError:
-        # The supervisor is gone. Other system faults, such as no memory for one, are reported.
-        return 1
+        # The supervisor has closed the pipe. Other system faults, such as no memory, are reported.
+        return 0
     except Exception:
         traceback.print_exc()
         return 1

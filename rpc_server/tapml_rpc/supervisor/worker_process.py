@@ -110,7 +110,9 @@ class WorkerProcess:
                     f"the device was not open after {seconds:g} s; its driver printed:\n"
                     f"{self.tail()}"
                 )
-            if not self.pipe.receive() or not self.alive():
+            # Before its pipe is read: it may say why the device does not open, and end.
+            lives = self.alive()
+            if not (self.pipe.receive() and lives) and self.pipe.waiting() is None:
                 raise DeviceLostError(f"the worker ended while it opened the device: {self.end()}")
             time.sleep(0.005)
         frame = self.pipe.waiting()
