@@ -168,7 +168,7 @@ def session_self_test(session: Session, *, refresh: bool = False) -> SelfTest | 
 
 
 def remembered_elsewhere(description: DeviceDescription, place: str) -> SelfTest | None:
-    """The cached self-test of a device elsewhere; None if there is none or it is too old.
+    """The cached self-test of a device elsewhere; None if it is missing or too old.
 
     `place` is that of :func:`~tapml_rpc.reach.place_of`: of two boards with one fingerprint one may
     be damaged.

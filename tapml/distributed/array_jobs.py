@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tapml.distributed.job_file import OPTIONAL, Job, load_job
 from tapml.distributed.job_sources import constant, sources, worlds
+from tapml.distributed.trees import map_tree, pack_tree, unpack_tree
 from tapml_targets.errors import InputError
 
 Array: TypeAlias = NDArray[Any]
@@ -28,16 +29,9 @@ def is_array(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def map_tree(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_arrays(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with every array changed."""
-    if is_array(value):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: map_tree(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        changed = [map_tree(item, change) for item in value]
-        return tuple(changed) if isinstance(value, tuple) else changed
-    return value
+    return map_tree(value, is_array, change)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -54,33 +48,19 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def pack(value: Any, place: str) -> Any:
     """Plain data that :func:`unpack` restores. Raises InputError at another kind of leaf."""
-    if is_array(value):
-        array = np.array(value)
-        return {"tensor": array, "dtype": array.dtype.name}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"value": value}
-    if isinstance(value, Mapping):
-        return {"items": [[key, pack(item, f"{place}[{key!r}]")] for key, item in value.items()]}
-    if isinstance(value, list | tuple):
-        items = [pack(item, f"{place}[{index}]") for index, item in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": items}
-    raise InputError(
-        f"{place} is a {type(value).__name__}; it must consist of arrays, numbers, text and None "
-        "in dictionaries, lists and tuples"
-    )
+    return pack_tree(value, place, _pack_leaf, "arrays")
+
+
+def _pack_leaf(value: Any, _place: str) -> dict[str, Any] | None:
+    if not is_array(value):
+        return None
+    array = np.array(value)
+    return {"tensor": array, "dtype": array.dtype.name}
 
 
 def unpack(packed: Any) -> Any:
     """The value that :func:`pack` packed."""
-    if "tensor" in packed:
-        return packed["tensor"]
-    if "items" in packed:
-        return {key: unpack(item) for key, item in packed["items"]}
-    if "list" in packed:
-        return [unpack(item) for item in packed["list"]]
-    if "tuple" in packed:
-        return tuple(unpack(item) for item in packed["tuple"])
-    return packed["value"]
+    return unpack_tree(packed, lambda leaf: leaf["tensor"])
 
 
 def seed_all() -> None:
@@ -103,7 +83,7 @@ def count_samples(batch: Any) -> int:
 def samples_of(batch: Any, rows: list[int]) -> Any:
     """The part of a batch with these samples; arrays that do not count samples stay whole."""
     count = count_samples(batch)
-    return map_tree(
+    return map_arrays(
         batch, lambda each: each[rows] if each.shape and each.shape[0] == count else each
     )
 

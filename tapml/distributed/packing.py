@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tapml.distributed.trees import map_tree, pack_tree, unpack_tree
 from tapml_targets.errors import InputError
 
 _TENSOR: Final = "tensor"
@@ -39,19 +40,11 @@ def pack(value: Any, place: str) -> Any:
     InputError
         If a leaf is neither a dense tensor nor None, a number or text; `place` names it.
     """
-    if isinstance(value, torch.Tensor):
-        return pack_tensor(value, place)
-    if value is None or isinstance(value, bool | int | float | str):
-        return {"value": value}
-    if isinstance(value, Mapping):
-        return {"items": [[key, pack(item, f"{place}[{key!r}]")] for key, item in value.items()]}
-    if isinstance(value, list | tuple):
-        items = [pack(item, f"{place}[{index}]") for index, item in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": items}
-    raise InputError(
-        f"{place} is a {type(value).__name__}; a batch consists of tensors, numbers, text and None "
-        "in dictionaries, lists and tuples"
-    )
+    return pack_tree(value, place, _pack_leaf, "tensors")
+
+
+def _pack_leaf(value: Any, place: str) -> dict[str, Any] | None:
+    return pack_tensor(value, place) if isinstance(value, torch.Tensor) else None
 
 
 def pack_tensor(tensor: torch.Tensor, place: str) -> dict[str, Any]:
@@ -68,15 +61,7 @@ def pack_tensor(tensor: torch.Tensor, place: str) -> dict[str, Any]:
 
 def unpack(packed: Any) -> Any:
     """The value that :func:`pack` packed."""
-    if _TENSOR in packed:
-        return unpack_tensor(packed)
-    if "items" in packed:
-        return {key: unpack(item) for key, item in packed["items"]}
-    if "list" in packed:
-        return [unpack(item) for item in packed["list"]]
-    if "tuple" in packed:
-        return tuple(unpack(item) for item in packed["tuple"])
-    return packed["value"]
+    return unpack_tree(packed, unpack_tensor)
 
 
 def unpack_tensor(packed: Mapping[str, Any]) -> torch.Tensor:
@@ -99,14 +84,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The same structure with every tensor changed."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: map_tensors(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        changed = [map_tensors(item, change) for item in value]
-        return tuple(changed) if isinstance(value, tuple) else changed
-    return value
+    return map_tree(value, lambda each: isinstance(each, torch.Tensor), change)
 
 
 def to_array(tensor: torch.Tensor) -> NDArray[Any]:

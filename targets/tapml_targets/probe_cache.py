@@ -19,7 +19,7 @@ _FORMAT: Final = 2
 
 
 def load(kind: str, name: str, state: Any) -> dict[str, Any] | None:
-    """The value stored for the same `state`; None if there is none or it is too old."""
+    """The value stored for the same `state`; None if it is missing or too old."""
     try:
         path = _path(kind, name, state)
         if path.stat().st_size > _MAX_BYTES:

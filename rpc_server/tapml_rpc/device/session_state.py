@@ -90,7 +90,7 @@ class ServerSession:
     ended: str = ""
 
     def buffer(self, handle: object) -> HeldBuffer:
-        """The memory behind a handle; raises InputError if there is none."""
+        """The memory behind a handle; raises InputError if nothing is allocated under it."""
         try:
             return self.buffers[handle]  # type: ignore[index]
         except (KeyError, TypeError):

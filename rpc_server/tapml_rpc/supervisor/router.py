@@ -275,7 +275,7 @@ Take = Callable[[RouterEnd, str, bytes, memoryview], None]
 class RouterService:
     """A ROUTER at `address`: hands messages to `take`, and connections that are gone to `gone`.
 
-    What `take` raises, and a message that is none, is told its sender by `refuse`. The other
+    `refuse` tells the sender what `take` raises, and that its bytes are not a message. The other
     arguments are those of :func:`tapml_rpc.supervisor.router.bind_router`.
     """
 

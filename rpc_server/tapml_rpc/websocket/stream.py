@@ -143,7 +143,7 @@ class Incoming:
         return count > 0
 
     def _take(self, target: memoryview) -> int:
-        """Payload into `target`, from what was received already first; 0 if there is none."""
+        """Read payload into `target`, received bytes first; 0 if nothing has come."""
         have = min(self._end - self._start, len(target))
         if not have:
             return self._receive(target)

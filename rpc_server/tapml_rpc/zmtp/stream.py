@@ -27,7 +27,7 @@ class Stream:
     """Messages over a connection: a :class:`tapml_rpc.transport.DataConnection`.
 
     It owns the connected socket. The peer must finish its handshake by `deadline`, on the monotonic
-    clock, else SetupError is raised; None for a worker of our own, with which there is none. Chunks
+    clock, else SetupError is raised; None for a worker of our own, which makes no handshake. Chunks
     go to the memory of `place`, a :data:`tapml_rpc.zmtp.incoming.Place`.
     """
 

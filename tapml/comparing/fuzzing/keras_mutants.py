@@ -29,7 +29,7 @@ class _Step:
 
 
 def make(payload: dict[str, Any]) -> str:
-    """Write a mutant: ``model``, ``edits`` and the path ``made``; why it is none, or empty.
+    """Write a mutant: ``model``, ``edits`` and the path ``made``; why it cannot be, or empty.
 
     What a layer refuses, as it has another shape at its new place, makes no mutant.
     """

@@ -37,7 +37,7 @@ class Source:
     Attributes
     ----------
     make
-        Writes the model of a case to a path; why it is none, or empty.
+        Writes the model of a case to a path; why it cannot be made, or empty.
     arrays
         The data of every case.
     digest

@@ -88,7 +88,7 @@ def run(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
 def slice_gradients(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
     """The gradients of each part of the samples alone, on one device."""
     job, dtype, tree = _begin(payload, 1)
-    parameters = array_jobs.map_tree(tree, jax.numpy.asarray)
+    parameters = array_jobs.map_arrays(tree, jax.numpy.asarray)
     gradient = jax.jit(jax.grad(job.module.loss))
     found = []
     for packed in payload["batches"]:
@@ -122,13 +122,13 @@ def _begin(payload: Mapping[str, Any], devices: int) -> tuple[Job, str | None, A
             value = array_jobs.perturbed(value, generator, payload["roundoff"])
         return value
 
-    return job, dtype, array_jobs.map_tree(built, given)
+    return job, dtype, array_jobs.map_arrays(built, given)
 
 
 def _cast(tree: Any, dtype: str | None) -> Any:
     if dtype is None:
         return tree
-    return array_jobs.map_tree(
+    return array_jobs.map_arrays(
         tree, lambda each: each.astype(dtype) if each.dtype.kind == "f" else each
     )
 
@@ -145,7 +145,7 @@ def _batch(parts: list[Any], dtype: str | None) -> Any:
             for pieces in zip(*flat, strict=True)
         ]
     )  # fmt: skip
-    return array_jobs.map_tree(trees[0], lambda _: next(joined))
+    return array_jobs.map_arrays(trees[0], lambda _: next(joined))
 
 
 def _mesh(world: int, kind: str) -> Mesh:
@@ -168,7 +168,7 @@ def _placed(tree: Any, mesh: Mesh, how: str) -> Any:
                 spec = PartitionSpec(*[None] * whole[0], axis)
         return jax.device_put(value, NamedSharding(mesh, spec))
 
-    return array_jobs.map_tree(tree, place)
+    return array_jobs.map_arrays(tree, place)
 
 
 def _by_samples(batch: Any, mesh: Mesh) -> Any:
@@ -180,7 +180,7 @@ def _by_samples(batch: Any, mesh: Mesh) -> Any:
         spec = PartitionSpec(DATA) if counts else PartitionSpec()
         return jax.device_put(value, NamedSharding(mesh, spec))
 
-    return array_jobs.map_tree(batch, place)
+    return array_jobs.map_arrays(batch, place)
 
 
 def _gradient_function(job: Job, mesh: Mesh, how: str) -> Any:

@@ -170,7 +170,7 @@ def _step(job: Job, model: Any, optimizer: Any, strategy: Any) -> Callable[[list
         strategy.run(inner, args=(batch,))
 
     def take(batches: list[Any]) -> None:
-        tensors = [array_jobs.map_tree(each, tf.convert_to_tensor) for each in batches]
+        tensors = [array_jobs.map_arrays(each, tf.convert_to_tensor) for each in batches]
         together(
             strategy.experimental_distribute_values_from_function(
                 lambda context: tensors[context.replica_id_in_sync_group]
@@ -222,6 +222,6 @@ def _rate(job: Job) -> float:
 def _cast(tree: Any, dtype: str | None) -> Any:
     if dtype is None:
         return tree
-    return array_jobs.map_tree(
+    return array_jobs.map_arrays(
         tree, lambda each: each.astype(dtype) if each.dtype.kind == "f" else each
     )
