@@ -4,50 +4,39 @@ from __future__ import annotations
 
 import re
 import socket
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from tapml_rpc import wire
 from tapml_rpc.zmtp import framing
 
 PATIENCE = 60.0
-HANDSHAKE = framing.GREETING + framing.ready(b"DEALER")
-PAST_THE_HANDSHAKE = len(framing.GREETING + framing.ready(b"ROUTER"))
 
 
-def stranger(address: str, says: bytes = HANDSHAKE) -> socket.socket:
-    """A connection that has said so much."""
+def stranger(address: str) -> socket.socket:
+    """A connection whose handshake is done.
+
+    libzmq takes any frame that comes before its own ready command is out for one of the handshake,
+    and hangs up: the server is heard first.
+    """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     connection = socket.create_connection((host, int(port)), PATIENCE)
-    connection.sendall(says)
+    connection.sendall(framing.GREETING + framing.ready(b"DEALER"))
+    _receive(connection, framing.GREETING_BYTES)
+    flags, _ = _receive_frame(connection)
+    assert flags & framing.COMMAND
     return connection
 
 
-def frame(body: bytes, *, more: bool = False) -> bytes:
+def frame(body: bytes) -> bytes:
     """A frame as it goes over the wire."""
-    return framing.frame_head(len(body), framing.MORE * more) + body
+    return framing.frame_head(len(body)) + body
 
 
 def heard(connection: socket.socket) -> wire.Header:
-    """The first message of the server's."""
-    received = b""
-    while True:
-        received += connection.recv(4096)
-        if len(received) < PAST_THE_HANDSHAKE:
-            continue
-        _, nbytes, size = framing.parse_head(received, PAST_THE_HANDSHAKE, len(received))
-        start = PAST_THE_HANDSHAKE + size
-        if size and len(received) >= start + nbytes:
-            return wire.unpack(received[start : start + nbytes])
-
-
-def hung_up_on(connection: socket.socket) -> bool:
-    """Wait until the server has hung up."""
-    with suppress(ConnectionError):
-        while connection.recv(4096):
-            pass
-    return True
+    """The next message of the server's."""
+    flags, body = _receive_frame(connection)
+    assert not flags & framing.COMMAND
+    return wire.unpack(body)
 
 
 def memory_bytes(pid: int) -> int:
@@ -56,12 +45,19 @@ def memory_bytes(pid: int) -> int:
     return int(resident) << 10
 
 
-def send_without_end(connection: socket.socket) -> None:
-    """Send a message that has no end, until it is hung up on."""
-    endless = frame(b"x" * 60_000, more=True) * 16
-    deadline = time.monotonic() + PATIENCE
-    with suppress(ConnectionError):
-        # It is read on for a while after it was told why.
-        while time.monotonic() < deadline:
-            connection.sendall(endless)
-        raise AssertionError("one message for a minute, and nobody hung up")
+def _receive_frame(connection: socket.socket) -> tuple[int, bytes]:
+    head = b""
+    while True:
+        head += _receive(connection, 1)
+        flags, nbytes, size = framing.parse_head(head, 0, len(head))
+        if size:
+            return flags, _receive(connection, nbytes)
+
+
+def _receive(connection: socket.socket, nbytes: int) -> bytes:
+    received = b""
+    while len(received) < nbytes:
+        more = connection.recv(nbytes - len(received))
+        assert more, f"the server hung up after {len(received)} of {nbytes} bytes"
+        received += more
+    return received
