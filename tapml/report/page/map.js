@@ -2,7 +2,7 @@
 // A graph as it was laid out: nodes in bands and the edges between them, searched and zoomed.
 
 const NODE = { width: 100, height: 30, line: 14, head: 4 };
-const MOST_LINES = 14; // What is told of a node on hover.
+const MOST_LINES = 14; // Lines of a node's tooltip.
 const NO_STATUS = { glyph: "", means: "", look: "" };
 /** What the usual statuses look like: `calm`, `strong`, `dashed` and `dotted` are looks of map.css. */
 const STATUSES = {
