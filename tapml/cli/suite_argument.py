@@ -30,12 +30,20 @@ def open_suite(path: Path, filters: Filters) -> Suite:
     try:
         if not suite.tested_operators(filters):
             tested = suite.tested_operators()
-            known = ", ".join(name for name in suite.operators if name in tested)
+            names = [name for name in suite.operators if name in tested]
             raise InputError(
-                f"no test of {path} matches the filters; it has tests of {known or 'no operator'} "
-                f"(`tapml inspect {path}`)"
+                f"no test of {path} matches the filters{_meant(names, filters)}; it has tests of "
+                f"{', '.join(names) or 'no operator'} (`tapml inspect {path}`)"
             )
     except BaseException:
         suite.close()
         raise
     return suite
+
+
+def _meant(names: list[str], filters: Filters) -> str:
+    """The operators whose names are like those of the filters."""
+    from tapml.session.selection import near_names
+
+    near = [name for word in filters.operators for name in near_names(names, word.strip("*?"))]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
