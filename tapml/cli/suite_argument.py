@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,9 @@ def open_suite(path: Path, filters: Filters) -> Suite:
 
 
 def _meant(names: list[str], filters: Filters) -> str:
-    """The operators whose names are like those of the filters."""
+    """The names that are like a filter which matches none."""
     from tapml.session.selection import near_names
 
-    near = [name for word in filters.operators for name in near_names(names, word.strip("*?"))]
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    unknown = [each for each in filters.operators if not fnmatch.filter(names, each)]
+    near = [name for each in unknown for name in near_names(names, each.strip("*?"))[:2]]
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
