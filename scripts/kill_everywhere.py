@@ -1,20 +1,20 @@
-"""Kills a session at every failpoint it crosses, one by one, resumes it, and compares the verdicts.
+"""Kills a session at every failpoint it passes, one by one, resumes it, and compares the verdicts.
 
 The test suite does this once per kind and place, along one session (tests/offload/*/test_kills.py);
-here every crossing gets a separate session: crossings are recorded in an unbroken run, then before
-and after each the session is killed (or its disk fills), resumed, and compared with the unbroken
-run. A minute or two per ten crossings; ``--part 2/8`` does every eighth, to spread it over
+here every hit of a failpoint gets a separate session: hits are recorded in an unbroken run, then
+before and after each the session is killed (or its disk fills), resumed, and compared with the
+unbroken run. A minute or two per ten hits; ``--part 2/8`` does every eighth, to spread it over
 machines.
 
     python3 scripts/kill_everywhere.py                       everything, on the tiny model
     python3 scripts/kill_everywhere.py --full                a full disk instead of a kill
-    python3 scripts/kill_everywhere.py --only 'rename *'     some of the crossings
+    python3 scripts/kill_everywhere.py --only 'rename *'     some of the hits
     python3 scripts/kill_everywhere.py --part 1/20 --markdown table.md
     python3 scripts/kill_everywhere.py --seed 1 --minutes 60 in an order of chance, as many as fit
     python3 scripts/kill_everywhere.py --folder harm         keep the outcomes: killed itself, it
                                                              continues where it was
 
-The bar: every crossing ends in the same verdicts, complete files and no step done twice.
+The bar: every hit ends in the same verdicts, complete files and no step done twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tests.offload.wholeness import assert_no_step_twice, assert_whole  # noqa: 
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Hit:
     """The `number`-th time a process crosses a site; `place` begins with the session's folder."""
 
     moment: str
@@ -66,37 +66,37 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a session that was harmed at a crossing, and of its resume."""
+    """The outcome of a session that was harmed at a hit, and of its resume."""
 
-    crossing: Crossing
+    hit: Hit
     phase: str
     ended: str
     problem: str
     seconds: float
 
 
-KIND = RunKind("tapml-kill-everywhere/1", results={"crossing": Outcome})
+KIND = RunKind("tapml-kill-everywhere/1", results={"hit": Outcome})
 SOURCES = ("tapml", "targets", "rpc_server", "tests/offload")
 
 
 def main() -> int:
-    """Return 1 if any crossing did not end in the same verdicts."""
+    """Return 1 if any hit did not end in the same verdicts."""
     options = _parse()
     root = Path(tempfile.mkdtemp(prefix="kill-everywhere-"))
     try:
         unbroken = _unbroken(root, options.device)
-        crossings = _crossings(root / "record", unbroken.folder)
+        hits = _hits(root / "record", unbroken.folder)
         part, parts = options.part
         wanted = [
             each
-            for each in crossings
+            for each in hits
             if (each.moment == "before" or not options.full)
             and (each.kind != "remove" or not options.full)
             and fnmatchcase(f"{each.kind} {each.place}", options.only)
         ][part - 1 :: parts]
         if options.seed is not None:
             random.Random(options.seed).shuffle(wanted)  # noqa: S311
-        print(f"{len(crossings)} crossings, {len(wanted)} of them here", flush=True)
+        print(f"{len(hits)} hits, {len(wanted)} of them here", flush=True)
         outcomes = _harm_all(wanted, unbroken, root, options)
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -108,9 +108,9 @@ def main() -> int:
 
 
 def _harm_all(
-    wanted: list[Crossing], unbroken: FinishedSession, root: Path, options: argparse.Namespace
+    wanted: list[Hit], unbroken: FinishedSession, root: Path, options: argparse.Namespace
 ) -> list[Outcome]:
-    """Harm a session at each crossing; reuse earlier outcomes of the same code."""
+    """Harm a session at each hit; reuse earlier outcomes of the same code."""
     outcomes: list[Outcome] = []
     what, source = "full" if options.full else "kill", _source()
     deadline = time.monotonic() + options.minutes * 60
@@ -118,10 +118,8 @@ def _harm_all(
     if not run_folder.exists:
         run_folder.begin()
     with run_folder.run() as run, run.phases.phase("harm", total=len(wanted)) as phase:
-        for index, crossing in enumerate(wanted):
-            key = ResultKey.of(
-                crossing=str(crossing), what=what, device=options.device, source=source
-            )
+        for index, hit in enumerate(wanted):
+            key = ResultKey.of(hit=str(hit), what=what, device=options.device, source=source)
             known = run.journal.result(key)
             if known is not None:
                 outcome = msgspec.convert(known.data, Outcome)
@@ -129,15 +127,15 @@ def _harm_all(
                 print(f"{len(wanted) - index} left out: {options.minutes} minutes are over")
                 break
             else:
-                outcome = _harm(crossing, unbroken, root, what)
+                outcome = _harm(hit, unbroken, root, what)
                 status = "fail" if outcome.problem else "pass"
-                run.journal.record(key, "crossing", str(crossing), status, asdict(outcome))
+                run.journal.record(key, "hit", str(hit), status, asdict(outcome))
             outcomes.append(outcome)
             said = outcome.problem or "same verdicts"
             ended = f"{outcome.ended} in '{outcome.phase}'"
             before = " (known)" if known is not None else ""
-            print(f"[{index + 1}/{len(wanted)}] {crossing}: {ended}, {said}{before}", flush=True)
-            phase.progress(index + 1, len(wanted), str(crossing))
+            print(f"[{index + 1}/{len(wanted)}] {hit}: {ended}, {said}{before}", flush=True)
+            phase.progress(index + 1, len(wanted), str(hit))
     return outcomes
 
 
@@ -173,7 +171,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _unbroken(root: Path, device: str) -> FinishedSession:
-    """An undisturbed session of the tiny model, with its crossings recorded."""
+    """An undisturbed session of the tiny model, with its hits recorded."""
     from tests.models.folders import make_folder
 
     model, cache = make_folder(root / "tiny-llama", "one_layer"), root / "cache"
@@ -186,8 +184,8 @@ def _unbroken(root: Path, device: str) -> FinishedSession:
     return FinishedSession(folder, model, cache, device, ended)
 
 
-def _crossings(record: Path, session: Path) -> list[Crossing]:
-    """Every crossing below the session's folder, numbered by site."""
+def _hits(record: Path, session: Path) -> list[Hit]:
+    """Every hit below the session's folder, numbered by site."""
     seen: Counter[tuple[str, str, str]] = Counter()
     found = []
     for line in record.read_text(encoding="utf-8").splitlines():
@@ -196,16 +194,16 @@ def _crossings(record: Path, session: Path) -> list[Crossing]:
             continue
         site = moment, kind, str(Path(place).relative_to(session.parent))
         seen[site] += 1
-        found.append(Crossing(*site, seen[site]))
+        found.append(Hit(*site, seen[site]))
     return found
 
 
-def _harm(crossing: Crossing, unbroken: FinishedSession, root: Path, what: str) -> Outcome:
+def _harm(hit: Hit, unbroken: FinishedSession, root: Path, what: str) -> Outcome:
     started = time.monotonic()
     parent = Path(tempfile.mkdtemp(dir=root))
     session, errors = parent / "session", parent / "errors"
     arguments = unbroken.arguments(session)
-    fault = f"{what}@{crossing}"
+    fault = f"{what}@{hit}"
     first = run_forked(*arguments, cache=unbroken.cache, errors=errors, fault=fault)
     phase = last_phase(first.errors)
     try:
@@ -222,7 +220,7 @@ def _harm(crossing: Crossing, unbroken: FinishedSession, root: Path, what: str) 
     except Exception as error:
         problem = f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
     shutil.rmtree(parent, ignore_errors=True)
-    return Outcome(crossing, phase, _how(first), problem, time.monotonic() - started)
+    return Outcome(hit, phase, _how(first), problem, time.monotonic() - started)
 
 
 def _how(ended: Ended) -> str:
@@ -232,18 +230,18 @@ def _how(ended: Ended) -> str:
 
 
 def _table(outcomes: list[Outcome]) -> str:
-    """One row per site: number of crossings, how the processes ended, and failures."""
-    rows = ["| kind | place | crossings | ended | same verdicts |", "|---|---|--:|---|--:|"]
+    """One row per site: number of hits, how the processes ended, and failures."""
+    rows = ["| kind | place | hits | ended | same verdicts |", "|---|---|--:|---|--:|"]
     sites: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        sites.setdefault((outcome.crossing.kind, outcome.crossing.place), []).append(outcome)
+        sites.setdefault((outcome.hit.kind, outcome.hit.place), []).append(outcome)
     for (kind, place), group in sites.items():
         ended = ", ".join(f"{n} {how}" for how, n in Counter(o.ended for o in group).items())
         same = sum(not outcome.problem for outcome in group)
         rows.append(f"| {kind} | {place} | {len(group)} | {ended} | {same} |")
     phases = Counter(outcome.phase for outcome in outcomes)
     rows += ["", *(f"- {phase}: {number}" for phase, number in phases.items())]
-    bad = [f"{outcome.crossing}: {outcome.problem}" for outcome in outcomes if outcome.problem]
+    bad = [f"{outcome.hit}: {outcome.problem}" for outcome in outcomes if outcome.problem]
     return "\n".join([*rows, "", f"{len(bad)} of {len(outcomes)} failed", *bad])
 
 

@@ -160,6 +160,18 @@ def upload(compiled: CompiledLibrary, device: Device | None = None) -> UploadedL
         If the device has another platform.
     LimitExceededError
         If a kernel exceeds the device's limits.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import tapml as tml
+    >>> x = torch.ones(2, 3)
+    >>> module = tml.Module(torch.nn.Softmax(dim=-1), "softmax", inputs=[x])
+    >>> softmax = tml.upload(tml.compile(module, tml.cpu())).get_function("softmax")
+    >>> output = tml.allocate((2, 3), "float32", tml.cpu())
+    >>> softmax(tml.tensor(x, tml.cpu()), output)
+    >>> output.numpy().sum(axis=1).tolist()
+    [1.0, 1.0]
     """
     from tapml.compiler.preflight import require
 

@@ -140,7 +140,14 @@ def _concrete(shape: Sequence[Expression]) -> tuple[int, ...]:
 
 
 def tensor(array: npt.ArrayLike, device: Device) -> Tensor:
-    """Copy an array, or anything that numpy converts to one, to a device."""
+    """Copy an array, or anything that numpy converts to one, to a device.
+
+    Examples
+    --------
+    >>> import tapml as tml
+    >>> tensor([[1, 2], [3, 4]], tml.cpu()).numpy().tolist()
+    [[1, 2], [3, 4]]
+    """
     host = np.asarray(array, order="C")
     result = Tensor(host.shape, str(host.dtype), device)
     if host.nbytes:

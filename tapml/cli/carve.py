@@ -25,7 +25,6 @@ examples:
   tapml carve --out decode --entry decode --step 1 --step 2 --budget 64M
   tapml carve --export pytest tests/carved                       as pytest files, at once
   tapml carve --from-suite my-suite --export pytest tests/carved --libraries opencl
-
   tapml carve --out my-suite --reference opencl:1                recorded on that device
 
 Needs no device, unless --reference names one. `tapml replay my-suite` replays the tests on one,
@@ -145,6 +144,7 @@ def _export(arguments: argparse.Namespace, suite: Path, folder: Path) -> int:
         from tapml.export.pytest_files import export_pytest
         from tapml.runs.phases import Phases
         from tapml.suite.suite import Suite
+        from tapml_targets.platforms import DEFAULT_PLATFORM
 
         phases = Phases(watcher)
         with (
@@ -162,7 +162,8 @@ def _export(arguments: argparse.Namespace, suite: Path, folder: Path) -> int:
             count = sum(len(file.tests) for file in cases.files.values())
             tests = phase.detail = counted(count, "test")
     files = counted(len(cases.files), "file")
-    print(f"{tests} in {files}: pytest {folder} --tapml-device opencl")
+    device = next(iter(arguments.libraries), DEFAULT_PLATFORM)
+    print(f"{tests} in {files}: pytest {folder} --tapml-device {device}")
     return 0
 
 

@@ -103,8 +103,8 @@ def add_parser(subparsers: Any) -> None:
     fuzz = parser.add_argument_group("search (--fuzz)")
     fuzz.add_argument(
         "--fuzz", type=Path, metavar="FOLDER",
-        help="search for models on which the backends part: mutants of an .onnx MODEL, or without "
-        "one stacks of layers; the folder keeps every case, so that the search goes on",
+        help="search for models on which the backends part: edits of MODEL, or without one stacks "
+        "of layers; the folder keeps every case, so that the search goes on",
     )  # fmt: skip
     fuzz.add_argument(
         "--cases", type=number("a number of cases", int, 1, 1_000_000), default=500, metavar="N",

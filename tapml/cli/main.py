@@ -35,7 +35,6 @@ COMMANDS: Final = (
     "carve",
     "replay",
     "validate",
-    "compare",
     "package",
     "run",
     "serve",
@@ -45,12 +44,13 @@ COMMANDS: Final = (
     "reduce",
     "diff",
     "inspect",
+    "compare",
+    "distributed",
     "invariants",
     "policy",
     "devices",
     "doctor",
     "rpc",
-    "distributed",
 )
 
 _LINES_SHOWN: Final = 20
@@ -63,12 +63,15 @@ examples:
   tapml offload --model ~/models/my-llama --target opencl --session my-session
   tapml run my-session --prompt "The value of the attribute"
   tapml devices                                         what can be reached from here
+  tapml compare model.onnx --backends onnxruntime,openvino --data data.npz
+  tapml distributed check train.py
+  tapml invariants collect good -- python train.py
 
 exit codes:
   0 pass   1 mismatch, or operators on the source that should have moved
   2 usage, input or environment
   3 no such device, or a server or tracker does not answer
-  4 device lost   130 interrupted
+  4 device lost   130 interrupted   143 ended by SIGTERM
 """
 
 

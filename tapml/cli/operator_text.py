@@ -15,7 +15,7 @@ from tapml.session.run_state import SETTLED, RunState, in_one_line
 _KEPT_LISTED: Final = 3
 _REASONS_SHOWN: Final = 3
 # States worth a line: a validated operator may wait long for the model's run.
-TOLD: Final = SETTLED | {"validated"}
+REPORTED: Final = SETTLED | {"validated"}
 
 
 def operator_line(event: OperatorChanged) -> str:

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Final, Self, TextIO
 
-from tapml.cli.operator_text import TOLD, HeldBack, operator_line, remaining
+from tapml.cli.operator_text import REPORTED, HeldBack, operator_line, remaining
 from tapml.runs.events import Event, Note, PhaseEnded
 from tapml.runs.wording import duration
 from tapml.session.events import OperatorChanged
@@ -75,7 +75,7 @@ class PlainLines:
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, OperatorChanged):
-            if event.state not in TOLD:
+            if event.state not in REPORTED:
                 return
             if event.state in {"moved", "validated"} and self._only_failures:
                 return

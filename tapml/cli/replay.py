@@ -291,8 +291,8 @@ def _replay_suite(arguments: argparse.Namespace) -> int:
     else:
         probes = f" and {counted(found.probes, 'exact probe')}" if found.probes else ""
         of = counted(len(found.operators), "operator")
-        wrong = f"{counted(len(failed), 'operator')} {'does' if len(failed) == 1 else 'do'}"
-        print(f"{counted(found.tests, 'test')}{probes} of {of}: {wrong} not pass")
+        many = f"{counted(len(failed), 'operator')} {'does' if len(failed) == 1 else 'do'} not pass"
+        print(f"{counted(found.tests, 'test')}{probes} of {of}: {many if failed else 'all pass'}")
     return 0 if found.status == "pass" else EXIT_MISMATCH
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,12 +31,21 @@ def open_suite(path: Path, filters: Filters) -> Suite:
     try:
         if not suite.tested_operators(filters):
             tested = suite.tested_operators()
-            known = ", ".join(name for name in suite.operators if name in tested)
+            names = [name for name in suite.operators if name in tested]
             raise InputError(
-                f"no test of {path} matches the filters; it has tests of {known or 'no operator'} "
-                f"(`tapml inspect {path}`)"
+                f"no test of {path} matches the filters{_meant(names, filters)}; it has tests of "
+                f"{', '.join(names) or 'no operator'} (`tapml inspect {path}`)"
             )
     except BaseException:
         suite.close()
         raise
     return suite
+
+
+def _meant(names: list[str], filters: Filters) -> str:
+    """The names that are like a filter which matches none."""
+    from tapml.session.selection import near_names
+
+    unknown = [each for each in filters.operators if not fnmatch.filter(names, each)]
+    near = [name for each in unknown for name in near_names(names, each.strip("*?"))[:2]]
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""

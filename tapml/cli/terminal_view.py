@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from tapml.cli.operator_text import TOLD, HeldBack, operator_line, remaining, verdicts_text
+from tapml.cli.operator_text import REPORTED, HeldBack, operator_line, remaining, verdicts_text
 from tapml.runs.events import Event, Note, PhaseEnded
 from tapml.runs.wording import duration
 from tapml.session.events import OperatorChanged
@@ -93,7 +93,7 @@ class TerminalView:
         with self._lock:
             self._state.apply(event)
         if isinstance(event, OperatorChanged):
-            if event.state in TOLD and not self._held.take(event):
+            if event.state in REPORTED and not self._held.take(event):
                 self._release()
                 self._finished(event)
         elif isinstance(event, PhaseEnded):

@@ -9,6 +9,7 @@ from tapml.comparing.localization import NodeDeviation
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
 from tapml.report.html import Cell, Section, render_sections
 from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
+from tapml.runs.wording import counted
 
 _SHORTEST_RUN = 4
 
@@ -67,7 +68,11 @@ def _pair(pair: PairResult) -> Section:
             tier = pair.metrics[name]
             bins = ", ".join(f"{key}: {number}" for key, number in tier["pattern"].items())
             facts.append(
-                (name, f"{tier['triggering']} instances of at least {tier['threshold']:g} ({bins})")
+                (
+                    name,
+                    f"{counted(tier['triggering'], 'instance')} of at least "
+                    f"{tier['threshold']:g} ({bins})",
+                )
             )
     facts += _of_tokens(pair)
     section: Section = {
@@ -89,8 +94,8 @@ def _of_tokens(pair: PairResult) -> list[tuple[str, str]]:
     return [
         (
             "divergence",
-            f"{tier['triggering']} instances of at least {tier['threshold']:g} nats at a position; "
-            f"{tier['mean']:.2g} on average",
+            f"{counted(tier['triggering'], 'instance')} of at least {tier['threshold']:g} nats "
+            f"at a position; {tier['mean']:.2g} on average",
         ),
         (
             "same token first",

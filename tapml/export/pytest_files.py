@@ -47,7 +47,7 @@ from tapml.verdicts.policy import Policy
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library_format import pack
 from tapml_targets.limits import Limits
-from tapml_targets.platforms import check_platform
+from tapml_targets.platforms import DEFAULT_PLATFORM, check_platform
 from tapml_targets.target import Target
 
 LONGEST_NAME: Final = 80
@@ -72,8 +72,8 @@ Tests of {operators} operators, carved from a run of the model {model}.
 
   pip install with tapml, pytest and the driver of a device, then
 
-  pytest --tapml-device opencl                      in this folder
-  pytest --tapml-device opencl:0 --tapml-device opencl:1 --junitxml report.xml
+  pytest --tapml-device {device}                      in this folder
+  pytest --tapml-device {device}:0 --tapml-device {device}:1 --junitxml report.xml
   pytest --tapml-repro failures                     a folder for each failure that replays alone
   pytest --tapml-policy policy.toml                 other limits
 
@@ -196,6 +196,7 @@ def _write_texts(folder: Path, cases: ExportedCases, platforms: Sequence[str]) -
         operators=len(cases.files),
         model=json.dumps(cases.model),
         platforms=", ".join(platforms) or "none",
+        device=next(iter(platforms), DEFAULT_PLATFORM),
     )
     (folder / "README.txt").write_text(readme, encoding="utf-8")
 

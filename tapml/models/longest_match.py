@@ -10,19 +10,17 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
-from tapml.models.text import Codec
+from tapml.models.text import FileCodec, encoded
 from tapml_targets.errors import InputError
 
 VOCABULARY: Final = "rwkv_vocab_v20230424.txt"
-MAX_FILE_BYTES: Final = 64 << 20
 _MAX_TOKENS: Final = 1 << 20
 _LONGEST_LINE: Final = 8192
 
 
-class LongestMatch(Codec):
+class LongestMatch(FileCodec):
     """A tokenizer from the content of a vocabulary.
 
     Raises
@@ -32,8 +30,7 @@ class LongestMatch(Codec):
     """
 
     def __init__(self, content: bytes) -> None:
-        if len(content) > MAX_FILE_BYTES:
-            raise InputError(f"{len(content)} bytes: expected at most {MAX_FILE_BYTES}")
+        super().__init__(content)
         self._bytes: dict[int, bytes] = {}
         self._ids: dict[bytes, int] = {}
         for number, line in enumerate(content.decode(errors="replace").split("\n"), 1):
@@ -65,23 +62,6 @@ class LongestMatch(Codec):
         self._bytes[index] = token
         self._ids[token] = index
 
-    @classmethod
-    def open(cls, path: Path) -> LongestMatch:
-        """Read a file.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read or used; the message names the file.
-        """
-        try:
-            with path.open("rb") as stream:
-                return cls(stream.read(MAX_FILE_BYTES + 1))
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}") from error
-        except InputError as error:
-            raise InputError(f"the tokenizer in {path} cannot be used: {error}") from error
-
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """Token ids of a text. `special` changes nothing: no token begins a text.
 
@@ -90,12 +70,7 @@ class LongestMatch(Codec):
         InputError
             If the text contains half of a surrogate pair, which is not a character.
         """
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the prompt is not valid text: character {error.start} is half of a surrogate pair"
-            ) from error
+        data = encoded(text)
         found, at = [], 0
         while at < len(data):
             length = next(

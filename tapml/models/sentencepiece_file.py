@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.models.gguf.tokenizer import tokenizer_json
-from tapml.models.tokenizer_json import MAX_FILE_BYTES
+from tapml.models.text import MAX_FILE_BYTES
 from tapml_targets.errors import InputError
 
 FILE: Final = "tokenizer.model"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, Self
 
-_UNFINISHED = "\ufffd"
+from tapml_targets.errors import InputError
+
+MAX_FILE_BYTES: Final = 64 << 20
+_UNFINISHED: Final = "\ufffd"
 
 
 class Codec(ABC):
@@ -23,6 +27,59 @@ class Codec(ABC):
     def stream(self, prompt: Iterable[int] = ()) -> TextStream:
         """Start to convert generated tokens to text; `prompt` is context, not output."""
         return TextStream(self, tuple(prompt))
+
+
+class FileCodec(Codec):
+    """A tokenizer that one file holds.
+
+    Parameters
+    ----------
+    content
+        The file's bytes, or its text.
+
+    Raises
+    ------
+    InputError
+        If it is too large or cannot be used.
+    """
+
+    @abstractmethod
+    def __init__(self, content: bytes | str) -> None:
+        if len(content) > MAX_FILE_BYTES:
+            raise InputError(f"{len(content)} bytes: expected at most {MAX_FILE_BYTES}")
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Read a file.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read or used; the message names the file.
+        """
+        try:
+            with path.open("rb") as stream:
+                return cls(stream.read(MAX_FILE_BYTES + 1))
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}") from error
+        except InputError as error:
+            raise InputError(f"the tokenizer in {path} cannot be used: {error}") from error
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a prompt in UTF-8.
+
+    Raises
+    ------
+    InputError
+        If it contains half of a surrogate pair, which is not a character.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the prompt is not valid text: character {error.start} is half of a surrogate pair"
+        ) from error
 
 
 class TextCodec(Codec):

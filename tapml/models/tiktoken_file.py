@@ -13,7 +13,7 @@ import binascii
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.models.tokenizer_json import MAX_FILE_BYTES
+from tapml.models.text import MAX_FILE_BYTES
 from tapml_targets.errors import InputError
 
 FILE: Final = "qwen.tiktoken"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from tapml.models.text import Codec
+from tapml.models.text import FileCodec, encoded
 from tapml_targets.errors import InputError
 from tapml_targets.installed import install_hint
 
-MAX_FILE_BYTES: Final = 64 << 20
 
-
-class JsonTokenizer(Codec):
+class JsonTokenizer(FileCodec):
     """A model's tokenizer, from the content of a ``tokenizer.json``.
 
     Raises
@@ -23,8 +20,7 @@ class JsonTokenizer(Codec):
     """
 
     def __init__(self, content: bytes | str) -> None:
-        if len(content) > MAX_FILE_BYTES:
-            raise InputError(f"{len(content)} bytes: expected at most {MAX_FILE_BYTES}")
+        super().__init__(content)
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
@@ -43,23 +39,6 @@ class JsonTokenizer(Codec):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
-    @classmethod
-    def open(cls, path: Path) -> JsonTokenizer:
-        """Read a file.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read or used; the message names the file.
-        """
-        try:
-            with path.open("rb") as stream:
-                return cls(stream.read(MAX_FILE_BYTES + 1))
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}") from error
-        except InputError as error:
-            raise InputError(f"the tokenizer in {path} cannot be used: {error}") from error
-
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """Token ids of a prompt; with the begin token if `special` and the model has one.
 
@@ -68,12 +47,7 @@ class JsonTokenizer(Codec):
         InputError
             If the text contains half of a surrogate pair, which is not a character.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"the prompt is not valid text: character {error.start} is half of a surrogate pair"
-            ) from error
+        encoded(text)
         return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, token_ids: Iterable[int]) -> str:

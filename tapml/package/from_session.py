@@ -149,7 +149,7 @@ def _read(folder: Path) -> tuple[Library, dict[str, Any]]:
             "weights_hash": str(data["weights_hash"]),
         }
     except (ProtocolError, OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(folder, error) from error
+        raise _unreadable(folder, error) from error
     return library, moved
 
 
@@ -213,8 +213,8 @@ def _decoded(report: Mapping[str, Any]) -> tuple[tuple[tuple[int, ...], str], ..
     return tuple(found)
 
 
-def _damaged(folder: Path, error: Exception) -> InputError:
+def _unreadable(folder: Path, error: Exception) -> InputError:
     return InputError(
-        f"{folder} is damaged, or of another version of tapml ({error}); continue with "
-        f"`tapml offload --session {folder.parent}`, which makes it again"
+        f"{folder} is damaged, or of another version of tapml: {error}; "
+        f"`tapml offload --session {folder.parent}` makes it again"
     )

@@ -154,12 +154,12 @@ class Pacer:
             return ""
         if self.pace.against == "reference":
             what += f" {least * 1e3:.4g} ms"
-        told = (
+        slow = (
             f"a call takes {seconds * 1e3:.4g} ms, {seconds / least:.3g} times {what}; "
             f"--max-slowdown allows {self.pace.most:g} times"
         )
         hint = "" if library is None else vanilla(library, self.session)
-        return f"{told}; {hint}" if hint else told
+        return f"{slow}; {hint}" if hint else slow
 
     def _seconds(self, operator: Operator, library: Library, result: ReplayResult) -> float:
         if result.timing.kernel is not None:

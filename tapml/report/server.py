@@ -1,9 +1,9 @@
 """A page over HTTP with its data beside it, live while another process writes them.
 
 A fixed set of names and nothing else: no folder is listed and no path of a request becomes one of a
-file. It asks nobody who they are, so it listens on this machine alone unless told otherwise; a page
-of another site that a browser on this machine has open can neither read from it (no CORS) nor reach
-it under a name of its own (the Host header is checked, against DNS rebinding).
+file. It asks nobody who they are, so it listens on this machine alone unless another address is
+given; a page of another site that a browser on this machine has open can neither read from it (no
+CORS) nor reach it under a name of its own (the Host header is checked, against DNS rebinding).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ TENSORS: Final = ("inputs", "reference", "actual", "expected", "sensitivity")
 SCRIPT_TEXT: Final = '''\
 """Replays what failed here; prints the verdict, and says where it is not the one of then.
 
-    python repro.py [--device opencl:1]
+    python repro.py [--device NAME]
 
 It needs Python, the base install of tapml and a driver for the device: no model, no session, no
 TVM, no PyTorch. Sources in kernels/ are run as they are now. Exit codes: 0 it passes now, 1 it

@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_SECONDS
     server: ModelServer
     _asked = False
-    """Whether a client that ended its side was told that its answer is being made."""
+    """Whether a client that ended its side got the note that its answer is being made."""
 
     def do_GET(self) -> None:
         """List the model."""
@@ -296,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _gone(self) -> bool:
         """Whether the client has gone.
 
-        One that has ended its own side may still read. It is told once that the answer is being
+        One that has ended its own side may still read. It gets one note that the answer is being
         made: if nobody is there, that is answered by a reset, which the next look sees.
         """
         try:
@@ -354,7 +354,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class LostInStreamError(DeviceLostError, ConnectionError):
-    """The device was lost behind the status: the client has been told in the stream."""
+    """The device was lost behind the status: the stream has the error."""
 
 
 def _trouble(error: TapmlError) -> tuple[HTTPStatus, str]:

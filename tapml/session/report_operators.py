@@ -97,13 +97,13 @@ def _diagnosis(record: OperatorRecord) -> list[dict[str, Any]]:
 def attempts(journal: Journal) -> dict[str, list[dict[str, Any]]]:
     """Per operator every verdict and every failure that the journal knows, oldest first."""
     found: dict[str, list[dict[str, Any]]] = {}
-    told: set[tuple[str, str]] = set()
+    listed: set[tuple[str, str]] = set()
     for stage in ("operator", "model"):
         before: dict[str, Result] = {}
         for verdict in journal.results(stage):
             earlier = before.get(verdict.subject)
             before[verdict.subject] = verdict
-            told.add((verdict.subject, verdict.key))
+            listed.add((verdict.subject, verdict.key))
             found.setdefault(verdict.subject, []).append(
                 {
                     "time": verdict.time,
@@ -120,7 +120,7 @@ def attempts(journal: Journal) -> dict[str, list[dict[str, Any]]]:
             )
     for moment, _, data in journal.events("failed"):
         # A failed verdict is listed once: its event has the same key.
-        if (data["operator"], data.get("key")) in told:
+        if (data["operator"], data.get("key")) in listed:
             continue
         found.setdefault(data["operator"], []).append(
             {

@@ -58,7 +58,7 @@ def failpoint(kind: Kind, place: Place) -> AbstractContextManager[None]:
         If ``TAPML_FAULT`` cannot be read.
     """
     hook = planned_fault()
-    return _NOTHING if hook is None else _Crossing(hook, kind, os.fspath(place))
+    return _NOTHING if hook is None else _Failpoint(hook, kind, os.fspath(place))
 
 
 @cache
@@ -69,7 +69,7 @@ def planned_fault() -> _Hook | None:
 
 
 @dataclass(frozen=True)
-class _Crossing(AbstractContextManager[None]):
+class _Failpoint(AbstractContextManager[None]):
     hook: _Hook
     kind: Kind
     place: str

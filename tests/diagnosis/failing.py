@@ -26,7 +26,7 @@ from tapml_targets.target import Target
 from tests.oracles.cases import make_case
 
 POLICY = Policy()
-SICK_TANH = "#define tanh(x) ((exp(2.0f*(x))-1.0f)/(exp(2.0f*(x))+1.0f))\n"
+UNSTABLE_TANH = "#define tanh(x) ((exp(2.0f*(x))-1.0f)/(exp(2.0f*(x))+1.0f))\n"
 
 Change = Callable[[Operator, Library], Library]
 

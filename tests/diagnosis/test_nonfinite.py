@@ -24,7 +24,7 @@ from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import CodeModule, Library
-from tests.diagnosis.failing import SICK_TANH, Failing, fail, in_one, normal, operator_of
+from tests.diagnosis.failing import UNSTABLE_TANH, Failing, fail, in_one, normal, operator_of
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def trace(failing: Failing) -> tuple[NonFiniteOrigin, FoundStep | None, list[str
     return origin, found, context.notes
 
 
-def sick(operator: Any, library: Library) -> Library:
+def faulty(operator: Any, library: Library) -> Library:
     """The library with the paper's tanh."""
     (module,) = library.modules
-    return replace(library, modules=(CodeModule("opencl-c", SICK_TANH.encode() + module.code),))
+    return replace(library, modules=(CodeModule("opencl-c", UNSTABLE_TANH.encode() + module.code),))
 
 
 def test_the_papers_gelu_is_traced_to_the_input_beyond_its_limit(
@@ -56,7 +56,7 @@ def test_the_papers_gelu_is_traced_to_the_input_beyond_its_limit(
     values = normal(2, 6, 50)
     values[1, 2, 3] = 10.5
     gelu = operator_of(torch.nn.GELU(approximate="tanh"), values)
-    origin, found, _ = trace(fail(gelu, [values], sick, session, compiler))
+    origin, found, _ = trace(fail(gelu, [values], faulty, session, compiler))
     assert found is not None
     assert (found.step.name, found.step.found) == ("tanh", "refined kernel")
     assert "as (exp(2 x) - 1) / (exp(2 x) + 1) in float32" in found.step.mistake
@@ -114,7 +114,7 @@ def test_without_steps_the_device_is_asked_which_element_it_is(
     values = normal(4, 30)
     values[1, 7] = 60.0
     operator = operator_of(torch.nn.GELU(approximate="tanh"), values)
-    failing = fail(operator, [values], sick, session, compiler)
+    failing = fail(operator, [values], faulty, session, compiler)
     bare = replace(failing.failure, operator=replace(operator, function="", body=None))
     origin, found, _ = trace(replace(failing, failure=bare))
     assert found is None

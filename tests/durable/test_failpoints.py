@@ -1,4 +1,4 @@
-"""Crossings happen as the environment asks, and cost and do nothing where it asks for nothing."""
+"""Failpoints do what the environment asks, and cost and do nothing where it asks for nothing."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_nothing_happens_where_nothing_is_asked_for(ask: pytest.MonkeyPatch) -> 
         pass
 
 
-def test_a_record_names_every_crossing_before_and_after(
-    ask: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_record_names_every_hit_before_and_after(ask: pytest.MonkeyPatch, tmp_path: Path) -> None:
     record, path = tmp_path / "record", tmp_path / "folder" / "file"
     path.parent.mkdir()
     ask.setenv(VARIABLE, f"record={record}")
@@ -68,7 +66,7 @@ def test_a_record_names_every_crossing_before_and_after(
         ("after rename", "two"),
     ],
 )
-def test_a_process_is_killed_at_the_second_crossing_and_files_are_whole(
+def test_a_process_is_killed_at_the_second_hit_and_files_are_whole(
     tmp_path: Path, site: str, content: str
 ) -> None:
     path = tmp_path / "file"

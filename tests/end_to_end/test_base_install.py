@@ -41,6 +41,19 @@ PACKAGES = {
 }
 
 
+def test_the_base_install_takes_at_most_110_megabytes(base_install: BaseInstall) -> None:
+    (site,) = base_install.folder.glob("lib/python*/site-packages")
+    # What the extra `opencl` adds.
+    driver = {"pyopencl", "pytools", "platformdirs", "siphash24", "typing_extensions"}
+    sizes = {
+        path.name: sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
+        for path in site.iterdir()
+        if re.split(r"[-.]", path.name)[0] not in driver
+    }
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:6]
+    assert sum(sizes.values()) <= 110e6, largest
+
+
 def test_the_wheel_holds_the_three_packages_without_the_zoo(base_install: BaseInstall) -> None:
     with zipfile.ZipFile(base_install.wheel) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}

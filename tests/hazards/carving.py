@@ -1,4 +1,4 @@
-"""Modules carved on the CPU and replayed on a device whose code generator may be sick."""
+"""Modules carved on the CPU and replayed on a device whose code generator may be faulty."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from tapml_targets.library import Library
 from tapml_targets.target import Target
 
 Array = np.ndarray[Any, Any]
-Sickness = Callable[[Library, Mapping[str, str]], Library]
-"""What a sick platform makes of a Library compiled with some options."""
+KernelFault = Callable[[Library, Mapping[str, str]], Library]
+"""Makes a faulty platform's Library of a right one that was compiled with some options."""
 
 NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 FAST_MATH: Final[Mapping[str, str]] = MappingProxyType({"fast_math": "1"})
 
 
 def unchanged(library: Library, options: Mapping[str, str]) -> Library:
-    """A platform in good health."""
+    """No fault: the Library as it is."""
     return library
 
 
-class SickCompiler(Compiler):
-    """A compiler whose kernels have a sickness, and that always compiles with some options."""
+class FaultyCompiler(Compiler):
+    """A compiler whose kernels have a fault, and that always compiles with some options."""
 
     def __init__(
-        self, healthy: Compiler, sickness: Sickness, options: Mapping[str, str] = NO_OPTIONS
+        self, right: Compiler, fault: KernelFault, options: Mapping[str, str] = NO_OPTIONS
     ) -> None:
-        # Processes and cache are those of the healthy one.
-        self._healthy = healthy
-        self._sickness = sickness
+        # Processes and cache are those of the right compiler.
+        self._right = right
+        self._fault = fault
         self._options = options
 
     def compile_all(
@@ -60,9 +60,9 @@ class SickCompiler(Compiler):
     ) -> Iterator[tuple[Operator, Library | CompileError]]:
         options = {**self._options, **dict(target.options)}
         chosen = replace(target, options=tuple(sorted(options.items())))
-        for operator, made in self._healthy.compile_all(operators, chosen, progress=progress):
+        for operator, made in self._right.compile_all(operators, chosen, progress=progress):
             if isinstance(made, Library):
-                yield operator, self._sickness(made, options)
+                yield operator, self._fault(made, options)
             else:
                 yield operator, made
 
@@ -83,7 +83,7 @@ class Platform:
     """A device and the compiler of its kernels."""
 
     session: Session
-    compiler: SickCompiler
+    compiler: FaultyCompiler
 
     @property
     def compile(self) -> Callable[[Operator, Mapping[str, str]], Library]:
@@ -95,13 +95,13 @@ class Platform:
 def platform(
     device: DeviceDescription,
     compiler: Compiler,
-    sickness: Sickness = unchanged,
+    fault: KernelFault = unchanged,
     options: Mapping[str, str] = NO_OPTIONS,
     opened: Callable[[DeviceDescription], AbstractContextManager[Session]] = open_local,
 ) -> Iterator[Platform]:
     """A device, by default in a server process of its own."""
     with opened(device) as session:
-        yield Platform(session, SickCompiler(compiler, sickness, options))
+        yield Platform(session, FaultyCompiler(compiler, fault, options))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,14 @@ from tests.hazards.carving import (
     platform,
     unchanged,
 )
+from tests.hazards.kernel_faults import (
+    glsl_shared_memory_of_two_types,
+    hip_waves_of_64,
+    msl_bytes_converted_as_words,
+    msl_unaligned_tail_unchecked,
+    msl_waves_of_16,
+    msl_without_select,
+)
 from tests.hazards.modules import (
     ODD_WIDTH,
     WIDTH,
@@ -47,14 +55,6 @@ from tests.hazards.modules import (
     Norm,
     Pick,
     QuantizedKeys,
-)
-from tests.hazards.native_sickness import (
-    glsl_shared_memory_of_two_types,
-    hip_waves_of_64,
-    msl_bytes_converted_as_words,
-    msl_unaligned_tail_unchecked,
-    msl_waves_of_16,
-    msl_without_select,
 )
 from tests.targets.metal import stand_in
 

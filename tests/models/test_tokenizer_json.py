@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tapml.models import tokenizer_json
+from tapml.models import text
 from tapml.models.codec_of_folder import load_codec
 from tapml.models.resolve import resolve_model
 from tapml.models.tokenizer_json import JsonTokenizer
@@ -68,7 +68,7 @@ def test_a_file_beyond_the_bound_is_refused_before_it_is_parsed(
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     JsonTokenizer.open(path)
-    monkeypatch.setattr(tokenizer_json, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(text, "MAX_FILE_BYTES", 100)
     with pytest.raises(InputError, match="expected at most 100"):
         JsonTokenizer.open(path)
     with pytest.raises(InputError, match="expected at most 100"):

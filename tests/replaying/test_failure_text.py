@@ -1,4 +1,4 @@
-"""A lost device is told in the driver's own words where it left any."""
+"""A lost device is reported in the driver's own words where it left any."""
 
 from __future__ import annotations
 

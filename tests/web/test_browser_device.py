@@ -1,4 +1,4 @@
-"""A browser as a device: operators run there, and what goes wrong is told in full."""
+"""A browser as a device: operators run there, and what goes wrong is reported in full."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_too_many_threads_and_too_large_a_buffer_name_the_limit(
     session.fence()
 
 
-def test_what_is_refused_is_told_by_the_page_and_not_left_to_the_console(
+def test_what_is_refused_is_reported_by_the_page_and_not_left_to_the_console(
     session: Session, shown: DevicePage
 ) -> None:
     """A browser's console gets what nobody has taken: an error that was not caught, a warning."""

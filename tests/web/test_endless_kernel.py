@@ -1,6 +1,6 @@
 """A kernel that never ends, which no page can stop: named in time, and the browser ended.
 
-By the tracker that started it, or by a person, who is told.
+By the tracker that started it, or by a person, whom the page asks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def spin(session: Session) -> None:
         session.fence()
 
 
-def test_an_endless_kernel_is_named_by_its_deadline_and_the_person_told(
+def test_an_endless_kernel_is_named_by_its_deadline_and_the_person_asked(
     shown: DevicePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)

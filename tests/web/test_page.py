@@ -79,9 +79,9 @@ def test_a_keyboard_is_enough(shown: DevicePage) -> None:
     shown.wait_ready()
 
 
-def test_a_screen_reader_is_told_what_is_what(shown: DevicePage) -> None:
+def test_a_screen_reader_gets_names_and_roles(shown: DevicePage) -> None:
     """The tree that a browser gives to assistive technology, and not what we wrote for it."""
-    # Titles are told as they are drawn, in capitals.
+    # Titles are read as they are drawn, in capitals.
     nodes = [(role, name.lower()) for role, name in shown.page.accessibility()]
     assert ("heading", "tapml device") in nodes
     for title in ("connection", "now", "adapter", "log"):

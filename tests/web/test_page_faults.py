@@ -1,4 +1,4 @@
-"""Whatever ends a page, its holder is told by name and in time, and the next session works."""
+"""Whatever ends a page, its holder gets the reason in time, and the next session works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def assert_lost(session: Session, within: float = 30.0) -> DeviceLostError:
                 ended.set()
 
     threading.Thread(target=use, daemon=True).start()
-    assert ended.wait(within), "nobody told the session that its page is gone"
+    assert ended.wait(within), "the session did not hear that its page is gone"
     return caught[0]
 
 

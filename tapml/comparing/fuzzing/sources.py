@@ -25,7 +25,7 @@ from tapml_targets.errors import InputError
 MAKING: Final = (keras_mutants.JOB, torch_mutants.JOB)
 """Jobs that the pool of a search needs besides those of the backends."""
 SAMPLES: Final = "samples.safetensors"
-"""The file by which the folder of a torch module is told from that of a language model."""
+"""The file by which the folder of a torch module differs from that of a language model."""
 _INSTANCES: Final = 4
 _LARGEST_MODEL: Final = 256 << 20
 

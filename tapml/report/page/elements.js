@@ -95,6 +95,11 @@ function facts(rows) {
     "dl.facts",
     rows
       .filter(row => row && row[1] !== null && row[1] !== undefined && row[1] !== "")
-      .map(([name, ...value]) => el("div", el("dt", name), el("dd", value))),
+      .map(([name, ...value]) => el(isLong(value) ? "div.wide" : "div", el("dt", name), el("dd", value))),
   );
+}
+
+/** Whether a value is a sentence or two, for which a column is too narrow. */
+function isLong(value) {
+  return value.some(each => typeof each === "string" && each.length > 100);
 }

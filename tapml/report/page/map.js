@@ -2,7 +2,7 @@
 // A graph as it was laid out: nodes in bands and the edges between them, searched and zoomed.
 
 const NODE = { width: 100, height: 30, line: 14, head: 4 };
-const MOST_LINES = 14; // What is told of a node on hover.
+const MOST_LINES = 14; // Lines of a node's tooltip.
 const NO_STATUS = { glyph: "", means: "", look: "" };
 /** What the usual statuses look like: `calm`, `strong`, `dashed` and `dotted` are looks of map.css. */
 const STATUSES = {
@@ -306,12 +306,13 @@ function howToMove(boxes) {
 function twoLines(label) {
   if (label.length <= NODE.line) return [label, ""];
   const cut = Math.max(label.lastIndexOf("_", NODE.line - 1), label.lastIndexOf(" ", NODE.line)) + 1;
-  const end = cut > 4 ? cut : NODE.line;
-  const rest = label.slice(end);
-  return [
-    label.slice(0, end).trimEnd(),
-    rest.length <= NODE.line ? rest : `${rest.slice(0, NODE.line - 5)}…${rest.slice(-4)}`,
-  ];
+  // A first word that is longer than a line is cut itself.
+  const end = cut > 4 ? cut : label.indexOf(" ") + 1 || NODE.line;
+  return [oneLine(label.slice(0, end).trimEnd()), oneLine(label.slice(end))];
+}
+
+function oneLine(words) {
+  return words.length <= NODE.line ? words : `${words.slice(0, NODE.line - 5)}…${words.slice(-4)}`;
 }
 
 function edge(entry, [source, target]) {

@@ -11,7 +11,7 @@ async function askForNews() {
     if (live.version !== shownVersion) return location.reload();
     line.textContent = live.text;
   } catch {
-    line.textContent = "The process has ended or cannot be reached; this is what it told last.";
+    line.textContent = "The process has ended or cannot be reached; this is its last state.";
     wait = 3000;
   }
   setTimeout(askForNews, wait);

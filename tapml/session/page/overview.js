@@ -82,7 +82,6 @@ function drawFacts(report) {
       // What the scheme cost, and what the target adds to it: only the second can fail.
       quantization.text ? ["Quantization error", quantization.text] : null,
       quantization.text && final ? ["Backend error", final.text || NONE] : null,
-      growth ? ["How error grows", `${growth}; each call site of the map has its deviation`] : null,
       // While the session runs the report is some seconds old; the outcome above counts along.
       ...(session.live
         ? []
@@ -103,7 +102,7 @@ function drawFacts(report) {
             known(strategy.promised)
               ? ` · at most ${count(strategy.promised)} expected ${strategy.model_runs <= strategy.promised ? "✓" : "✕ more than expected"}`
               : "",
-            strategy.from_journal ? ` · ${count(strategy.from_journal)} stand from earlier runs` : "",
+            strategy.from_journal ? ` · ${count(strategy.from_journal)} reused from earlier runs` : "",
             strategy.promise ? el("small.soft", strategy.promise) : null,
           ]
         : null,
@@ -139,6 +138,7 @@ function drawFacts(report) {
             why(verdicts.why),
           ]
         : null,
+      growth ? ["How error grows", `${growth}; each call site of the map has its deviation`] : null,
     ]),
     measured(target.self_test),
     el(

@@ -1,7 +1,7 @@
 """The self-test's kernels in OpenCL C; :mod:`tapml_targets.self_test.kernels` specifies them.
 
- Every operand comes
-from a buffer: a compiler that knew it would compute with its own arithmetic, not the device's.
+Every operand comes from a buffer: a compiler that knew it would compute with its own arithmetic,
+not the device's.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_both_platforms_compute_what_numpy_computes(opencl: Device) -> None:
         np.testing.assert_allclose(output.numpy(), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_a_wrong_weight_is_told_from_the_right_one(opencl: Device) -> None:
+def test_a_wrong_weight_is_distinguished_from_the_right_one(opencl: Device) -> None:
     """The tolerance is tight enough to see one weight out of place."""
     relax_module = decoder_block.relax_module()
     mod = tml.Module(relax_module, entry="transformer_block")

@@ -36,7 +36,7 @@ def test_a_carved_suite_passes_on_a_device(finished: FinishedSession, suite: Pat
     ended = run_here("replay", suite, "--device", finished.device, cache=finished.cache)
     assert ended.exit_code == 0, ended.output
     operators = finished.report["summary"]["operators"]
-    assert ended.output.endswith(f"of {operators} operators: 0 operators do not pass\n")
+    assert ended.output.endswith(f"of {operators} operators: all pass\n")
     assert ended.output.count("\npass  ") + ended.output.startswith("pass  ") == operators
 
 
@@ -62,6 +62,12 @@ def test_a_filter_that_leaves_nothing_is_no_pass(finished: FinishedSession, suit
         assert ended.exit_code == 2
         assert "no test of" in ended.error_lines[0]
         assert "softmax_2" in ended.error_lines[0]
+
+
+def test_a_mistyped_operator_gets_the_names_like_it(finished: FinishedSession, suite: Path) -> None:
+    ended = run_here("replay", suite, "--operator", "softmx", cache=finished.cache)
+    assert ended.exit_code == 2
+    assert "did you mean 'softmax'" in ended.error_lines[0]
 
 
 def test_an_option_without_effect_is_refused(

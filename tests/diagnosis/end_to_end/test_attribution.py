@@ -25,15 +25,15 @@ from tests.hazards.carving import (
     FAST_MATH,
     Array,
     Carved,
+    FaultyCompiler,
+    KernelFault,
     Platform,
-    SickCompiler,
-    Sickness,
     carved,
     platform,
     unchanged,
 )
+from tests.hazards.kernel_faults import edited, tanh_unstable, unaligned_tail_unchecked
 from tests.hazards.modules import ODD_WIDTH, WIDTH, GeluPerceptron, Norm
-from tests.hazards.sickness import edited, tanh_unstable, unaligned_tail_unchecked
 
 
 def rows(count: int, width: int) -> Array:
@@ -112,7 +112,7 @@ def test_an_edited_kernel_is_wrong_by_its_text(
 ) -> None:
     with platform(pocl, compiler, half_counted) as by_hand:
         failure = norm.failure(by_hand)
-        found = attributed(failure, Platform(by_hand.session, SickCompiler(compiler, unchanged)))
+        found = attributed(failure, Platform(by_hand.session, FaultyCompiler(compiler, unchanged)))
     assert found.cause == "kernel text"
     assert gave(found, "recompiled").startswith("pass")
     assert len(found.evidence) == 2
@@ -132,7 +132,7 @@ def test_a_kernel_left_over_in_the_cache_is_found_out(
         assert attributed(failure, on).cause == "kernel text"
 
 
-def mistaken_where(condition: str) -> Sickness:
+def mistaken_where(condition: str) -> KernelFault:
     """A driver that takes square roots wrongly, however they are scheduled."""
     prologue = f"""
 #if {condition}

@@ -31,8 +31,8 @@ from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_targets.driver import DeviceDescription
-from tests.hazards.carving import FAST_MATH, SickCompiler
-from tests.hazards.sickness import tanh_unstable_under_fast_math
+from tests.hazards.carving import FAST_MATH, FaultyCompiler
+from tests.hazards.kernel_faults import tanh_unstable_under_fast_math
 from tests.models.folders import make_folder
 
 HOT, NEURON = 42, 17
@@ -90,17 +90,17 @@ def from_carved(
 
 
 def find(suite: Suite, device: DeviceDescription, compiler: Compiler) -> Found:
-    sick = SickCompiler(compiler, tanh_unstable_under_fast_math, FAST_MATH)
+    faulty = FaultyCompiler(compiler, tanh_unstable_under_fast_math, FAST_MATH)
     policy = Policy()
     failures: list[Failure] = []
     with open_local(device) as session, Oracle(suite.operators, compile_twins, policy) as oracle:
-        replayer = SuiteReplayer(suite, session, sick, oracle, policy)
+        replayer = SuiteReplayer(suite, session, faulty, oracle, policy)
         replay = replayer.replay(on_failure=failures.append)
         failure = from_carved(failures, replay, session, oracle)
         diagnosis = diagnose(
             failure,
             session,
-            compile=sick.for_device(device),
+            compile=faulty.for_device(device),
             second=second_driver(session),
             budget_seconds=120,
         )

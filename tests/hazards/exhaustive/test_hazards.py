@@ -1,7 +1,7 @@
 """Hazards of sections II-B, IV-D and IV-E of the paper, from carved runs to operator and cause.
 
-Each platform is sick in one way. The module is right on the CPU, where it is carved; on the sick
-platform one operator must be named, and what is wrong inside it, where, and by whose fault.
+Each platform has one fault. The module is right on the CPU, where it is carved; on the platform one
+operator must be named, and what is wrong inside it, where, and why.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ from tapml_targets.driver import DeviceDescription
 from tests.api.modules import line_of
 from tests.conftest import RequireDevice
 from tests.hazards.carving import FAST_MATH, Array, Platform, carved, platform
+from tests.hazards.kernel_faults import (
+    bytes_converted_as_words,
+    coarse_half_subtraction,
+    tanh_unstable,
+    tanh_unstable_under_fast_math,
+    unaligned_tail_unchecked,
+)
 from tests.hazards.modules import (
     ODD_WIDTH,
     WIDTH,
@@ -28,13 +35,6 @@ from tests.hazards.modules import (
     GeluPerceptron,
     Norm,
     QuantizedKeys,
-)
-from tests.hazards.sickness import (
-    bytes_converted_as_words,
-    coarse_half_subtraction,
-    tanh_unstable,
-    tanh_unstable_under_fast_math,
-    unaligned_tail_unchecked,
 )
 
 NEURON = 7

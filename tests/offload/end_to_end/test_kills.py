@@ -27,7 +27,7 @@ def recorded_sites(session: Path, finished: FinishedSession, record: Path) -> li
 
     Files of a folder are one pattern. What is crossed at the end as well does not end the session
     when it is crossed first. After a write or a sync there is on disk what there is before the
-    next crossing; ``scripts/kill_everywhere.py`` leaves out nothing.
+    next hit; ``scripts/kill_everywhere.py`` leaves out nothing.
     """
     session.parent.mkdir()
     arguments, cache = finished.arguments(session), finished.cache

@@ -69,7 +69,7 @@ def test_what_stands_from_earlier_runs_is_shown(browser: Page, tmp_path: Path) -
     report = small_report(tmp_path)
     report["strategy"]["from_journal"] = 41
     show(browser, tmp_path, report)
-    assert "41 stand from earlier runs" in text(browser, "#facts")
+    assert "41 reused from earlier runs" in text(browser, "#facts")
 
 
 def test_a_long_name_takes_two_lines_before_the_last_column_leaves_the_screen(

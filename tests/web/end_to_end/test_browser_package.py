@@ -246,7 +246,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_with_a_folder_stands_on_its_page(
+def test_what_is_wrong_with_a_folder_is_shown_on_its_page(
     fault: str, root: Path, runner: RunnerPage
 ) -> None:
     damage, said = FAULTS[fault]

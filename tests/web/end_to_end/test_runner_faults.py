@@ -100,7 +100,7 @@ def test_a_device_that_is_destroyed_amid_a_text_is_named_and_loading_again_goes_
         ("no-adapter", "SetupError: the browser has WebGPU but no adapter for it"),
     ],
 )
-def test_a_browser_without_webgpu_or_an_adapter_is_told_where_to_look(
+def test_a_browser_without_webgpu_or_an_adapter_names_where_to_look(
     folder: str, said: str, runner: RunnerPage
 ) -> None:
     assert runner.open(folder) == "failed"
