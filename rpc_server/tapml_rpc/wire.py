@@ -28,6 +28,8 @@ MAX_INTEGER: Final = (1 << 63) - 1
 CHUNK_ALIGNMENT: Final = 8
 RECORDED_CALLS: Final = "recorded-calls"
 """The feature of a server that knows ``record`` and ``run``."""
+PROGRAMS: Final = "programs"
+"""The feature of a server that knows ``program``, ``execute`` and ``forget``."""
 BLOBS: Final = "blobs"
 """The feature of a server that keeps blobs, and pastes from them."""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.browser.page import how_to_open
 from tapml_rpc.client import connect
 from tapml_rpc.tracker import list_devices, request_device
+from tapml_rpc.tracker.web_page import how_to_open
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser
 from tests.rpc.announced import AnnouncedProcess

@@ -13,8 +13,6 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_targets.errors import InputError, ProtocolError
 
-PROGRAMS: Final = "programs"
-"""The feature of a server that knows ``program``, ``execute`` and ``forget``."""
 MAX_ARGUMENTS: Final = 64
 MAX_NAME_CHARACTERS: Final = 256
 # What a program may do, and how many fields each has: nothing that makes a handle or ends one.

@@ -40,9 +40,9 @@ from tapml_targets.ranking import find_device
 
 if TYPE_CHECKING:
     from tapml_rpc.security.curve import ServerCurve
+    from tapml_rpc.supervisor.websocket_front import WebSocketFront
     from tapml_rpc.supervisor.zmq_front import ZmqFront
     from tapml_rpc.tracker.registration import Registration
-    from tapml_rpc.websocket.front import WebSocketFront
 
 _kept: list[int] = []
 
@@ -208,8 +208,8 @@ def _blobs(options: SupervisorOptions) -> BlobStore | None:
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
     """The front, and what the announcement says about its secrets."""
+    from tapml_rpc.supervisor.websocket_front import serve_websocket
     from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, LeaseGuard, prepare
-    from tapml_rpc.websocket.front import serve_websocket
 
     listening = prepare(
         options.websocket,

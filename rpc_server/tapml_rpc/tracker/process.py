@@ -24,16 +24,16 @@ from types import FrameType
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.browser.page import how_to_open, page_url
-from tapml_rpc.browser.process import Browser, BrowserKeeper, find_browser
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
 from tapml_rpc.security.curve import ServerCurve
+from tapml_rpc.tracker.browsers import Browser, BrowserKeeper, find_browser
 from tapml_rpc.tracker.entrance import Entrance
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
 from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, VERSION, Lease, Sender
 from tapml_rpc.tracker.registry import Registry
 from tapml_rpc.tracker.relay import RelayServer
+from tapml_rpc.tracker.web_page import how_to_open, page_url
 from tapml_rpc.tracker.websocket_door import KEY_PREFIX
 from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
 from tapml_rpc.waking import Waker

@@ -26,12 +26,12 @@ from typing import Final
 
 from websockets.http11 import Request
 
-from tapml_rpc.browser.page import page_response
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.tracker.flow import Forwarder
 from tapml_rpc.tracker.records import LEG_PATH, TRACKER_PATH
 from tapml_rpc.tracker.relay import Acceptor
 from tapml_rpc.tracker.switchboard import Dial, Refusal, Switchboard
+from tapml_rpc.tracker.web_page import page_response
 from tapml_rpc.tracker.websocket_peer import PendingUpgrade, WebSocketPeer
 from tapml_rpc.websocket import admission
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Guard

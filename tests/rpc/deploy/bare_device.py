@@ -30,7 +30,7 @@ NEEDED: Final = (
     "tapml_rpc.supervisor.serve",
     "tapml_rpc.supervisor.worker",
     "tapml_rpc.supervisor.worker_process",
-    "tapml_rpc.websocket.front",
+    "tapml_rpc.supervisor.websocket_front",
     "tapml_rpc.websocket.opening",
     "tapml_targets.cpu.driver",
     "tapml_targets.evaluator",

@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection
 
 from tapml_rpc.security.standing import FAILURES
 from tapml_rpc.security.token import TokenBook
-from tapml_rpc.websocket.front import WebSocketFront, serve_websocket
+from tapml_rpc.supervisor.websocket_front import WebSocketFront, serve_websocket
 from tapml_rpc.websocket.opening import open_websocket
 from tapml_targets.errors import SetupError
 from tests.rpc.websocket.peers import WebSocketPeer, open_connection
@@ -146,7 +146,7 @@ class SlowGuard:
 
 
 def test_connections_are_counted_before_they_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tapml_rpc.websocket.front.MOST_CONNECTIONS", 2)
+    monkeypatch.setattr("tapml_rpc.supervisor.websocket_front.MOST_CONNECTIONS", 2)
     guard = SlowGuard()
     front = serve_websocket(NO_HUB, "127.0.0.1", 0, tokens=guard)
     place = urlsplit(front.address)

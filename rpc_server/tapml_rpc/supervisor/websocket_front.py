@@ -30,6 +30,13 @@ from websockets.typing import Subprotocol
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, failure_to_wire
 from tapml_rpc.scattered import Chunk, Scattered
+from tapml_rpc.supervisor.websocket_outbox import (
+    TLS_WRITE_LIMIT,
+    WRITE_LIMIT,
+    ClientChannel,
+    Inbox,
+    Outbox,
+)
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import (
     LOOPBACK_ORIGINS,
@@ -38,7 +45,6 @@ from tapml_rpc.websocket.admission import (
     OneToken,
     check_secret,
 )
-from tapml_rpc.websocket.outbox import TLS_WRITE_LIMIT, WRITE_LIMIT, ClientChannel, Inbox, Outbox
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError, TapmlError
 
 if TYPE_CHECKING:
