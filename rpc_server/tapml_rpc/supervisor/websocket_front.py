@@ -1,42 +1,30 @@
-"""The server's end of the WebSocket binding: listens, and serves admitted clients.
+"""The WebSocket binding of a supervisor: admitted clients' sessions, on a thread of its own.
 
-It has one thread with its own event loop. Nothing here waits for a device: messages go to a
-session's relay, and the worker's are read when its socket is readable.
+Nothing here waits for a device: messages go to a session's relay, and the worker's are read when
+its socket is readable.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import math
-import os
-import queue
 import re
 import ssl
+import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from selectors import EVENT_READ
+from typing import Final
 
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.frames import CloseCode
-from websockets.http11 import Request, Response
-from websockets.typing import Subprotocol
+from websockets.http11 import Request
 
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, failure_to_wire
 from tapml_rpc.scattered import Chunk, Scattered
-from tapml_rpc.supervisor.websocket_outbox import (
-    TLS_WRITE_LIMIT,
-    WRITE_LIMIT,
-    ClientChannel,
-    Inbox,
-    Outbox,
-)
+from tapml_rpc.security.bind import bracketed
+from tapml_rpc.supervisor.hub import Hub
+from tapml_rpc.supervisor.relay import Relay
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import (
     LOOPBACK_ORIGINS,
@@ -45,288 +33,141 @@ from tapml_rpc.websocket.admission import (
     OneToken,
     check_secret,
 )
-from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError, TapmlError
-
-if TYPE_CHECKING:
-    from tapml_rpc.supervisor.hub import Hub
-
-
-def split_message(message: Chunk | str) -> tuple[memoryview, Chunk]:
-    """Header and chunk; raises ProtocolError for text and for malformed messages."""
-    if isinstance(message, str):
-        raise ProtocolError("a text message came; messages are binary")
-    if isinstance(message, Scattered):
-        return frames.split_scattered(message)
-    return frames.split(message)
-
-
-def control_header(message: Chunk | str) -> wire.Header:
-    """The header of a control message; raises as :func:`split_message` does."""
-    packed, chunk = split_message(message)
-    if chunk:
-        raise ProtocolError("a control message has no chunk")
-    return wire.unpack(packed)
-
-
-def message_of(header: wire.Header) -> bytes:
-    """A complete message without a chunk."""
-    return frames.head(wire.pack(header), 0)
-
-
-def refuse(outbox: Outbox, error: Exception) -> None:
-    """Answer a control message that is refused."""
-    outbox.put(message_of({"type": "refused", "error": failure_to_wire(error)}))
-
-
-def answer_error(outbox: Outbox, error: Exception, sequence: object) -> None:
-    """Answer a data message that is refused; `sequence` if one could be read."""
-    reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
-    if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
-        reply["sequence"] = sequence
-    outbox.put(message_of(reply))
-
-
-def show_ours(error: Exception) -> None:
-    """Print an internal fault; peers' faults are reported to them alone."""
-    if not isinstance(error, TapmlError):
-        # An internal fault must cost only one message, and must be seen.
-        traceback.print_exc()
-
+from tapml_rpc.websocket.connection import (
+    GOING_AWAY,
+    NORMAL,
+    REFUSED,
+    UNSUPPORTED,
+    Parts,
+    ServerConnection,
+)
+from tapml_rpc.websocket.flow import Forwarder
+from tapml_rpc.websocket.server import PendingUpgrade, WebSocketServer, listen
+from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
 
 HELLO_SECONDS: Final = 10.0
-
-
-def bound_messages(connection: ServerConnection, nbytes: int) -> None:
-    """Accept no message over `nbytes` on a connection that has not been answered yet."""
-    protocol = connection.protocol
-    # Until release 16 of the package.
-    former = hasattr(protocol, "max_size")
-    setattr(protocol, "max_size" if former else "max_message_size", nbytes)
-
-
-class Strangers:
-    """Data connections of one server without a session, oldest first."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Outbox, None] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-
-    def came(self, outbox: Outbox, most: int) -> None:
-        """Another one is open; the oldest is closed if there are too many.
-
-        `most` is the number of possible sessions: a client with a session says so at once, so of
-        more than these connections the oldest belongs to no session.
-        """
-        self._waiting[outbox] = None
-        if len(self._waiting) <= most:
-            return
-        oldest = next(iter(self._waiting))
-        del self._waiting[oldest]
-        why = f"it has not named its session, and {most} other connections are waiting"
-        closing = asyncio.get_running_loop().create_task(
-            oldest.close(CloseCode.POLICY_VIOLATION, why)
-        )
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
-    def gone(self, outbox: Outbox) -> None:
-        """One has named its session, or has ended."""
-        self._waiting.pop(outbox, None)
-
-
-class Clients:
-    """The clients by their sessions' tokens. All methods run on the loop's thread.
-
-    A client that takes no bytes for `stall_seconds` is dropped.
-    """
-
-    def __init__(self, hub: Hub, stall_seconds: float) -> None:
-        self._hub = hub
-        self._stall_seconds = stall_seconds
-        self._clients: dict[bytes, ClientChannel] = {}
-
-    def greet(
-        self, hello: wire.Header, control: Outbox, identity: str
-    ) -> tuple[ClientChannel, wire.Header]:
-        """Admit a client: itself and its welcome, without the data address.
-
-        Raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises.
-        """
-        client = ClientChannel(control)
-        client.relay, welcome = self._hub.hello(hello, client, identity)
-        client.fileno = client.relay.fileno()
-        self._clients[client.relay.token] = client
-        asyncio.get_running_loop().add_reader(client.fileno, self._readable, client)
-        return client, welcome
-
-    def claim(self, header: wire.Header, data: Outbox, identity: str) -> ClientChannel:
-        """The client of the data connection that begins with this message.
-
-        Raises DeviceLostError if there is no such session or it is another client's, ProtocolError
-        if it has its data connection already.
-        """
-        token = wire.octets(header.get("session"), "session", 64)
-        client = self._clients.get(token)
-        if client is None or client.relay.identity != identity:
-            self._hub.relay(token)
-            raise DeviceLostError("the session is another client's, or of another binding")
-        if client.data is not None:
-            raise ProtocolError("this session's data comes over another connection")
-        client.data = data
-        return client
-
-    def drop(self, client: ClientChannel, why: str, code: int = CloseCode.NORMAL_CLOSURE) -> None:
-        """End a client's session and its connections; later calls do nothing."""
-        if self._clients.pop(client.relay.token, None) is None:
-            return
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(client.fileno)
-        client.relay.give_up(why)
-        for outbox in filter(None, (client.control, client.data)):
-            client.closing.append(loop.create_task(outbox.close(code, why)))
-
-    def check(self, now: float) -> None:
-        """Check timeouts."""
-        for client in list(self._clients.values()):
-            client.relay.guarded(partial(client.relay.check, now))
-            stalled = client.stalled_seconds(now)
-            if client.relay.ended:
-                self.drop(client, client.relay.ended)
-            elif stalled > self._stall_seconds:
-                self.drop(client, f"it has taken none of its data for {stalled:.0f} s")
-
-    def close(self) -> None:
-        """Drop all of them, as the server ends."""
-        for client in list(self._clients.values()):
-            self.drop(client, "the server ends", CloseCode.GOING_AWAY)
-
-    def _readable(self, client: ClientChannel) -> None:
-        client.relay.guarded(client.relay.readable)
-        if client.relay.ended:
-            self.drop(client, client.relay.ended)
-
-
-async def serve_control(
-    hub: Hub, clients: Clients, inbox: Inbox, outbox: Outbox, identity: str, data_address: str
-) -> None:
-    """Serve a control connection until it or its session ends.
-
-    `identity` is what the binding verified. `data_address` goes into the welcome. Raises
-    ``websockets.exceptions.ConnectionClosed`` if the connection has ended.
-    """
-    try:
-        header = control_header(await asyncio.wait_for(inbox.next(), HELLO_SECONDS))
-        if header.get("type") != "hello":
-            raise ProtocolError("a control connection begins with a hello")
-        client, welcome = clients.greet(header, outbox, identity)
-    except TimeoutError:
-        await outbox.close(CloseCode.POLICY_VIOLATION, f"no hello within {HELLO_SECONDS:g} s")
-        return
-    except ConnectionClosed:
-        raise
-    except Exception as error:
-        show_ours(error)
-        refuse(outbox, error)
-        await outbox.close(CloseCode.POLICY_VIOLATION, str(error))
-        return
-    outbox.put(message_of({**welcome, "data_address": data_address}))
-    hub.refill()
-    relay = client.relay
-    try:
-        while not relay.ended:
-            message = await inbox.next()
-            if not relay.ended:
-                _hear(hub, client, message)
-    finally:
-        clients.drop(client, relay.ended or "its control connection is gone")
-    await asyncio.wait(client.closing)
-
-
-def _hear(hub: Hub, client: ClientChannel, message: Chunk | str) -> None:
-    try:
-        header = control_header(message)
-        if header.get("session") != client.relay.token:
-            raise ProtocolError("no such session: it has ended, or is another connection's")
-        reply = client.relay.control(header)
-    except Exception as error:
-        show_ours(error)
-        refuse(client.control, error)
-        return
-    if reply is not None:
-        hub.count(reply)
-        client.control.put(message_of(reply))
-
-
-async def serve_data(
-    hub: Hub, clients: Clients, strangers: Strangers, inbox: Inbox, outbox: Outbox, identity: str
-) -> None:
-    """Serve a data connection until it or its session ends.
-
-    It is one of the `strangers` until its first message. `identity` is what the binding verified.
-    Raises ``websockets.exceptions.ConnectionClosed`` if the connection has ended.
-    """
-    client = None
-    sequence: object = None
-    strangers.came(outbox, hub.bounds.sessions)
-    try:
-        while client is None or not client.relay.ended:
-            message = await (
-                asyncio.wait_for(inbox.next(), HELLO_SECONDS) if client is None else inbox.next()
-            )
-            if client is not None and client.relay.ended:
-                break
-            sequence = None
-            try:
-                packed, chunk = split_message(message)
-                header = wire.unpack(packed)
-                sequence = header.get("sequence")
-                # Checked first: a restarted server knows no session of its last lifetime.
-                check_epoch(header, hub.epoch)
-                if client is None:
-                    client = clients.claim(header, outbox, identity)
-                    strangers.gone(outbox)
-                elif wire.octets(header.get("session"), "session", 64) != client.relay.token:
-                    raise ProtocolError("this connection belongs to another session")
-                client.relay.accept(header, bytes(packed), chunk)
-            except Exception as error:
-                show_ours(error)
-                answer_error(outbox, error, sequence)
-                if client is None or isinstance(message, str):
-                    text = isinstance(message, str)
-                    code = CloseCode.UNSUPPORTED_DATA if text else CloseCode.POLICY_VIOLATION
-                    await outbox.close(code, str(error))
-                    return
-    except TimeoutError:
-        reason = f"no message within {HELLO_SECONDS:g} s"
-        await outbox.close(CloseCode.POLICY_VIOLATION, reason)
-    finally:
-        strangers.gone(outbox)
-        if client is not None:
-            clients.drop(client, client.relay.ended or "its data connection is gone")
-    if client is not None:
-        await asyncio.wait(client.closing)
-
-
+STALL_SECONDS: Final = 60.0
 MOST_CONNECTIONS: Final = 256
 # What a session's ring holds, and its small messages.
-MOST_UNSENT_BYTES: Final = 40 << 20
-STALL_SECONDS: Final = 60.0
+_MOST_UNSENT_BYTES: Final = 40 << 20
 # A header and its length; no message on control has a chunk.
 _MOST_CONTROL_BYTES: Final = wire.MAX_STRANGER_BYTES + 4
-_OPEN_SECONDS: Final = 5.0
-_CLOSE_SECONDS: Final = 1.0
-_CHECK_SECONDS: Final = 0.05
+_STEP_SECONDS: Final = 0.05
 _END_SECONDS: Final = 5.0
 
-_LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
-# Faults of hostile or broken clients are answered, and not printed in the server's terminal.
-_LOGGER.setLevel(logging.CRITICAL)
+
+class _Client:
+    """The :class:`tapml_rpc.supervisor.relayed.Channel` of a client, and its session.
+
+    `data` is None until the client has opened it. `descriptor` is what the relay was watched by.
+    """
+
+    relay: Relay
+    descriptor: int
+
+    def __init__(self, control: ServerConnection) -> None:
+        self.control = control
+        self.data: ServerConnection | None = None
+
+    def send_control(self, packed: bytes) -> bool:
+        """Send a packed header on the control connection."""
+        return self.control.put(frames.head(packed, 0))
+
+    def send_data(
+        self, packed: bytes, parts: Parts, sent: Callable[[], None] | None = None
+    ) -> bool:
+        """Send a packed header and its chunk on the data connection."""
+        if self.data is None:
+            if sent is not None:
+                sent()
+            return False
+        return self.data.put(frames.head(packed, sum(map(len, parts))), parts, sent)
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the client has taken none of the bytes that wait for it."""
+        both = filter(None, (self.control, self.data))
+        return max(each.stalled_seconds(now) for each in both)
 
 
-class WebSocketFront:
+class _Connection:
+    """An admitted connection; nobody knows whose before its first message, due by `deadline`."""
+
+    def __init__(
+        self, front: WebSocketFront, upgrade: PendingUpgrade, identity: str, *, control: bool
+    ) -> None:
+        self.identity = identity
+        self.client: _Client | None = None
+        self.deadline = time.monotonic() + HELLO_SECONDS
+        self.what = "control" if control else "data"
+        self._front = front
+        self.peer = front.connect(
+            upgrade,
+            self._hear_control if control else self._hear_data,
+            self._ended,
+            most_bytes=_MOST_CONTROL_BYTES if control else frames.MAX_MESSAGE_BYTES,
+            most_unsent=_MOST_UNSENT_BYTES,
+        )
+
+    def _hear_control(self, message: Chunk | None) -> None:
+        try:
+            packed, chunk = _split(message)
+            if chunk:
+                raise ProtocolError("a control message has no chunk")
+            header = wire.unpack(packed)
+            if self.client is None:
+                if header.get("type") != "hello":
+                    raise ProtocolError("a control connection begins with a hello")
+                self.client = self._front.greet(header, self)
+                return
+            if header.get("session") != self.client.relay.token:
+                raise ProtocolError("no such session: it has ended, or is another connection's")
+            reply = self.client.relay.control(header)
+        except Exception as error:
+            _show(error)
+            self.peer.put(_message({"type": "refused", "error": failure_to_wire(error)}))
+            if self.client is None:
+                self.peer.close(REFUSED, str(error))
+            return
+        if reply is not None:
+            self._front.hub.count(reply)
+            self.peer.put(_message(reply))
+        self._front.settle(self.client)
+
+    def _hear_data(self, message: Chunk | None) -> None:
+        sequence: object = None
+        try:
+            packed, chunk = _split(message)
+            header = wire.unpack(packed)
+            sequence = header.get("sequence")
+            # Checked first: a restarted server knows no session of its last lifetime.
+            check_epoch(header, self._front.hub.epoch)
+            if self.client is None:
+                self.client = self._front.claim(header, self)
+            elif wire.octets(header.get("session"), "session", 64) != self.client.relay.token:
+                raise ProtocolError("this connection belongs to another session")
+            self.client.relay.accept(header, bytes(packed), chunk)
+        except Exception as error:
+            _show(error)
+            reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
+            if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
+                reply["sequence"] = sequence
+            self.peer.put(_message(reply))
+            if self.client is None or message is None:
+                self.peer.close(UNSUPPORTED if message is None else REFUSED, str(error))
+        if self.client is not None:
+            self._front.settle(self.client)
+
+    def _ended(self, why: str) -> None:
+        self._front.waiting.pop(self, None)
+        if self.client is not None:
+            self._front.drop(self.client, f"its {self.what} connection is gone")
+
+
+class WebSocketFront(WebSocketServer):
     """Listens for clients until closed; see :func:`serve_websocket`.
 
-    `address` is ``ws://host:port`` or ``wss://host:port``.
+    `address` is ``ws://host:port`` or ``wss://host:port``. Everything but :meth:`close` runs on its
+    own thread.
     """
 
     def __init__(
@@ -339,126 +180,142 @@ class WebSocketFront:
         ssl_context: ssl.SSLContext | None,
         stall_seconds: float,
     ) -> None:
-        self.address = ""
-        self._hub = hub
-        self._host, self._port = host, port
-        self._admission = admission
-        self._ssl_context = ssl_context
-        self._strangers = Strangers()
-        self._clients = Clients(hub, stall_seconds)
-        # The identity of each connection whose request is being handled; empty until it is
-        # admitted.
-        self._identities: dict[ServerConnection, str] = {}
-        started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._run, args=(started.put,), name="tapml-websocket", daemon=True
+        super().__init__(Forwarder(), admission, MOST_CONNECTIONS)
+        self.hub = hub
+        # Connections that have not said whose they are, oldest first.
+        self.waiting: dict[_Connection, None] = {}
+        self._stall_seconds = stall_seconds
+        self._clients: dict[bytes, _Client] = {}
+        advice = (
+            "if another server is there end it, or give another port to --websocket (0 takes a "
+            "free one)"
         )
+        listener = listen(host, port, advice)
+        scheme = "wss" if ssl_context else "ws"
+        self.address = f"{scheme}://{bracketed(host)}:{listener.getsockname()[1]}"
+        self.serve(listener, ssl_context)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tapml-websocket", daemon=True)
         self._thread.start()
-        error = started.get()
-        if error is not None:
-            # asyncio's own text repeats the address.
-            known = isinstance(error, OSError) and error.errno
-            why = os.strerror(known) if known else error
-            raise SetupError(
-                f"cannot listen on {host} port {port}: {why}; if another server is there end it, "
-                "or give another port to --websocket (0 takes a free one)"
-            ) from error
 
-    def close(self) -> None:
+    def close(self, why: str = "the server ends") -> None:
         """End all sessions of this binding and stop listening. Closing twice does nothing."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._stop.set()
+        self.forwarder.post(lambda: None)
         self._thread.join(timeout=_END_SECONDS)
 
-    def _run(self, started: Callable[[Exception | None], None]) -> None:
-        asyncio.run(self._serve(started))
-
-    async def _serve(self, started: Callable[[Exception | None], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
+    def enter(self, upgrade: PendingUpgrade, request: Request, identity: str) -> None:
+        """Serve an admitted connection."""
+        control = request.path == frames.CONTROL_PATH
         try:
-            server = await serve(
-                self._handle,
-                self._host,
-                self._port,
-                ssl=self._ssl_context,
-                process_request=self._admit,
-                subprotocols=[Subprotocol(frames.SUBPROTOCOL)],
-                compression=None,
-                max_size=frames.MAX_MESSAGE_BYTES,
-                write_limit=TLS_WRITE_LIMIT if self._ssl_context else WRITE_LIMIT,
-                open_timeout=_OPEN_SECONDS,
-                close_timeout=_CLOSE_SECONDS,
-                # The protocol has its own heartbeats.
-                ping_interval=None,
-                server_header=None,
-                logger=_LOGGER,
-            )
-        except (OSError, OverflowError) as error:
-            started(error)
+            connection = _Connection(self, upgrade, identity, control=control)
+        except OSError:
+            upgrade.end()
             return
-        scheme = "wss" if self._ssl_context else "ws"
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.address = f"{scheme}://{shown}:{server.sockets[0].getsockname()[1]}"
-        started(None)
-        try:
-            while not self._stop.is_set():
-                self._clients.check(time.monotonic())
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), _CHECK_SECONDS)
-        finally:
-            self._clients.close()
-            server.close()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(server.wait_closed(), _END_SECONDS / 2)
+        self.waiting[connection] = None
+        # A client with a session says so at once: of more data connections than there can be
+        # sessions the oldest belongs to none.
+        most = self.hub.bounds.sessions
+        data = [each for each in self.waiting if each.what == "data"]
+        if not control and len(data) > most:
+            del self.waiting[data[0]]
+            why = f"it has not named its session, and {most} other connections are waiting"
+            data[0].peer.close(REFUSED, why)
 
-    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        if len(self._identities) >= MOST_CONNECTIONS:
-            return connection.respond(
-                503, f"all {MOST_CONNECTIONS} connections of this server are taken\n"
-            )
-        # Counted now: others come while a list is read and during the handshake.
-        self._identities[connection] = ""
-        connection.connection_lost_waiter.add_done_callback(
-            lambda _: self._identities.pop(connection, None)
-        )
-        address = str((connection.remote_address or [""])[0])
-        if self._admission.guarded:
-            # A list of tokens is a file.
-            admitted = await asyncio.to_thread(self._admission.check, request, address)
-        else:
-            admitted = self._admission.check(request, address)
-        if isinstance(admitted, str):
-            self._identities[connection] = admitted
-            if request.path == frames.CONTROL_PATH:
-                bound_messages(connection, _MOST_CONTROL_BYTES)
-            return None
-        self._identities.pop(connection, None)
-        response = connection.respond(admitted.status, admitted.reason + "\n")
-        if admitted.retry_after:
-            response.headers["Retry-After"] = str(math.ceil(admitted.retry_after))
-        return response
+    def greet(self, hello: wire.Header, control: _Connection) -> _Client:
+        """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
+        client = _Client(control.peer)
+        client.relay, welcome = self.hub.hello(hello, client, control.identity)
+        self.waiting.pop(control, None)
+        self._clients[client.relay.token] = client
+        client.descriptor = client.relay.fileno()
+        self.forwarder.rewatch(client.descriptor, EVENT_READ, lambda _: self._readable(client))
+        control.peer.put(_message({**welcome, "data_address": self.address + frames.DATA_PATH}))
+        self.hub.refill()
+        return client
 
-    async def _handle(self, connection: ServerConnection) -> None:
-        identity = self._identities.get(connection)
-        if identity is None:
-            return  # the connection is lost
-        inbox, outbox = Inbox(connection), Outbox(connection, MOST_UNSENT_BYTES)
-        try:
-            assert connection.request is not None  # noqa: S101 - it was answered
-            if connection.request.path == frames.CONTROL_PATH:
-                address = self.address + frames.DATA_PATH
-                await serve_control(self._hub, self._clients, inbox, outbox, identity, address)
-            else:
-                strangers = self._strangers
-                await serve_data(self._hub, self._clients, strangers, inbox, outbox, identity)
-        except ConnectionClosed:
-            pass
-        except Exception:
-            # An internal fault must cost only this client, and must be seen.
-            traceback.print_exc()
-        finally:
-            outbox.abort()
+    def claim(self, header: wire.Header, data: _Connection) -> _Client:
+        """The client of the data connection that begins with this message.
+
+        Raises DeviceLostError if there is no such session or it is another client's, ProtocolError
+        if it has its data connection already.
+        """
+        token = wire.octets(header.get("session"), "session", 64)
+        client = self._clients.get(token)
+        if client is None or client.relay.identity != data.identity:
+            self.hub.relay(token)
+            raise DeviceLostError("the session is another client's, or of another binding")
+        if client.data is not None:
+            raise ProtocolError("this session's data comes over another connection")
+        self.waiting.pop(data, None)
+        client.data = data.peer
+        return client
+
+    def settle(self, client: _Client) -> None:
+        """Forget a session that has ended."""
+        if client.relay.ended:
+            self.drop(client, client.relay.ended)
+
+    def drop(self, client: _Client, why: str, code: int = NORMAL) -> None:
+        """End a client's session and its connections; later calls do nothing."""
+        if self._clients.pop(client.relay.token, None) is None:
+            return
+        why = client.relay.ended or why
+        self.forwarder.forget(client.descriptor)
+        client.relay.give_up(why)
+        for peer in filter(None, (client.control, client.data)):
+            peer.close(code, why)
+
+    def look(self, now: float) -> None:
+        """Check timeouts."""
+        super().look(now)
+        for connection in [each for each in self.waiting if now > each.deadline]:
+            first = "hello" if connection.what == "control" else "message"
+            connection.peer.close(REFUSED, f"no {first} within {HELLO_SECONDS:g} s")
+        for client in list(self._clients.values()):
+            client.relay.guarded(partial(client.relay.check, now))
+            stalled = client.stalled_seconds(now)
+            if stalled > self._stall_seconds:
+                self.drop(client, f"it has taken none of its data for {stalled:.0f} s")
+            self.settle(client)
+
+    def _readable(self, client: _Client) -> None:
+        client.relay.guarded(client.relay.readable)
+        self.settle(client)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.forwarder.step(_STEP_SECONDS)
+                self.look(time.monotonic())
+            except Exception:
+                # An internal fault must not end every other connection, and must be seen.
+                traceback.print_exc(file=sys.stderr)
+        for client in list(self._clients.values()):
+            self.drop(client, "the server ends", GOING_AWAY)
+        super().close("the server ends")
+        self.forwarder.close()
+
+
+def _split(message: Chunk | None) -> tuple[memoryview, Chunk]:
+    """Header and chunk; raises ProtocolError for text and for malformed messages."""
+    if message is None:
+        raise ProtocolError("a text message came; messages are binary")
+    if isinstance(message, Scattered):
+        return frames.split_scattered(message)
+    return frames.split(message)
+
+
+def _message(header: wire.Header) -> bytes:
+    """A complete message without a chunk."""
+    return frames.head(wire.pack(header), 0)
+
+
+def _show(error: Exception) -> None:
+    """Print an internal fault; peers' faults are reported to them alone."""
+    if not isinstance(error, TapmlError):
+        # An internal fault must cost only one message, and must be seen.
+        traceback.print_exception(error)
 
 
 def serve_websocket(

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from selectors import EVENT_READ, BaseSelector
+from selectors import EVENT_READ
 from typing import Final, Protocol
 
 import zmq
@@ -16,6 +16,7 @@ from tapml_rpc import wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve, apply_server, client_identity
 from tapml_rpc.tracker.records import MAX_MESSAGE_BYTES, Sender
 from tapml_rpc.tracker.zmq_connection import Socket, set_heartbeats
+from tapml_rpc.websocket.flow import Forwarder
 from tapml_targets.errors import ProtocolError
 
 _MESSAGES_AT_ONCE: Final = 64
@@ -46,7 +47,7 @@ class Entrance:
     """
 
     def __init__(
-        self, handler: Handler, selector: BaseSelector, address: str, curve: ServerCurve | None
+        self, handler: Handler, forwarder: Forwarder, address: str, curve: ServerCurve | None
     ) -> None:
         self._handler = handler
         self._curve = curve
@@ -74,7 +75,7 @@ class Entrance:
         self.address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
         # Readable when a socket's state has changed: serve() finds out how.
         for source in (socket, self._monitor):
-            selector.register(source.fileno(), EVENT_READ)
+            forwarder.watch(source.fileno(), EVENT_READ, lambda events: None)
 
     def serve(self) -> None:
         """Hand over what has come, and which connections are gone."""

@@ -16,10 +16,9 @@ import socket
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
+from selectors import EVENT_READ
 from types import FrameType
 from typing import Any, Final
 
@@ -28,16 +27,15 @@ from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
 from tapml_rpc.security.curve import ServerCurve
 from tapml_rpc.tracker.browsers import Browser, BrowserKeeper, find_browser
+from tapml_rpc.tracker.door import KEY_PREFIX, Door
 from tapml_rpc.tracker.entrance import Entrance
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
 from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, VERSION, Lease, Sender
 from tapml_rpc.tracker.registry import Registry
-from tapml_rpc.tracker.relay import RelayServer
+from tapml_rpc.tracker.tunnel import ticket
 from tapml_rpc.tracker.web_page import how_to_open, page_url
-from tapml_rpc.tracker.websocket_door import KEY_PREFIX
-from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
-from tapml_rpc.waking import Waker
 from tapml_rpc.websocket.admission import Listening, prepare
+from tapml_rpc.websocket.flow import Forwarder
 from tapml_targets.errors import InputError, SetupError, TapmlError
 
 
@@ -74,8 +72,7 @@ class TrackerLoop:
     Without `curve` it serves loopback only. `websocket` says where to listen for WebSockets, None
     for nowhere; `origins` are pages that may connect there, beside those of this machine. A peer
     there that shows no sign of life for `silence_seconds` is gone. `address` and `relay_port` are
-    where devices and clients connect over ZeroMQ, and the relay's port; `entrance` is the WebSocket
-    one.
+    where devices and clients connect over ZeroMQ, and the relay's port; `door` is the rest.
     """
 
     def __init__(
@@ -88,42 +85,35 @@ class TrackerLoop:
         silence_seconds: float = 10.0,
     ) -> None:
         host, port = check_bind(bind, secret=curve is not None, schemes=("tcp",))
-        self._selector = DefaultSelector()
-        self._dials: deque[tuple[str, str, str, int]] = deque()
-        self._waker = Waker()
+        self._forwarder = Forwarder()
         local_door = websocket is not None and is_loopback(websocket.host)
         self._registry = Registry(self, time.monotonic, local_door=local_door)
-        self.entrance: WebSocketEntrance | None = None
         address = f"tcp://{bracketed(host)}:{port or '*'}"
         # First: the other ports are found beside this one, which is the one people know.
         try:
-            self._zmq = Entrance(self, self._selector, address, curve)
+            self._zmq = Entrance(self, self._forwarder, address, curve)
         except OSError as error:
             raise SetupError(
                 f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
                 "that, or give another address to --bind"
             ) from None
+        beside = _free_beside(port, 0 if websocket is None else websocket.port)
         try:
-            if websocket is not None:
-                self.entrance = WebSocketEntrance(
-                    websocket,
-                    origins,
-                    silence_seconds,
-                    self._waker.wake,
-                    lambda *call: self._ask_to_dial(call, 0),
-                )
-            self._relay = RelayServer(
-                host,
-                relay_port or _free_beside(port, 0 if websocket is None else websocket.port),
-                lambda *call: self._ask_to_dial(call, self._relay.port),
+            self.door = Door(
+                self._forwarder,
+                (host, relay_port or beside),
+                websocket,
+                take=self.take,
+                gone=self._registry.gone,
+                dial=self._dial,
+                origins=origins,
+                silence_seconds=silence_seconds,
             )
         except BaseException:
-            if self.entrance is not None:
-                self.entrance.close()
             self._zmq.close()
             raise
         self.address = self._zmq.address
-        self.relay_port = self._relay.port
+        self.relay_port = self.door.relay_port
 
     def run(
         self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
@@ -132,21 +122,21 @@ class TrackerLoop:
 
         `look` is called once a second with the registered devices' names.
         """
-        for descriptor in (self._waker.fileno(), *stopping.wake_fds):
-            self._selector.register(descriptor, EVENT_READ)
+        for descriptor in stopping.wake_fds:
+            self._forwarder.watch(descriptor, EVENT_READ, lambda events: None)
         looked = probed = told = time.monotonic()
         try:
             while not stopping.asked():
-                self._selector.select(0 if self._zmq.pending() else _POLL_SECONDS)
+                try:
+                    self._forwarder.step(0 if self._zmq.pending() else _POLL_SECONDS)
+                except Exception as error:
+                    self.show(error)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)
                 looked = now
                 self._zmq.serve()
-                self._waker.drain()
-                if self.entrance is not None:
-                    self.entrance.hand_over(self.take, self._registry.gone)
-                self._send_dials()
+                self.door.look(now)
                 if now - probed > _PROBE_SECONDS:
                     probed = now
                     self.probe()
@@ -155,24 +145,22 @@ class TrackerLoop:
                     told = now
                     look(self._registry.devices.keys())
         finally:
-            self._relay.close()
-            if self.entrance is not None:
-                self.entrance.close()
+            self.door.close("the tracker ends")
             self._zmq.close()
-            self._selector.close()
+            self._forwarder.close()
 
     def send(self, key: bytes, header: wire.Header) -> None:
         """Send without waiting; a peer that is unreachable or reads nothing is dropped soon."""
         if header.get("type") == "granted":
             if header["address"] == RELAYED:
                 header = {**header, "relay_port": self.relay_port}
-            elif header["address"] == RELAYED_WEBSOCKET and self.entrance is not None:
-                header = {**header, **self.entrance.way}
+            elif header["address"] == RELAYED_WEBSOCKET:
+                header = {**header, **self.door.way}
         packed = wire.pack(header)
-        if key[:1] != KEY_PREFIX:
+        if key[:1] == KEY_PREFIX:
+            self.door.send(key, packed)
+        else:
             self._zmq.send(key, packed)
-        elif self.entrance is not None:
-            self.entrance.send(key, packed)
 
     def probe(self) -> None:
         """Send a message on every connection that something depends on."""
@@ -191,17 +179,13 @@ class TrackerLoop:
 
     def open_relay(self, lease: Lease) -> None:
         """Let the lease's holder through to its device, if it needs that."""
-        if lease.address == RELAYED:
-            self._relay.allow(lease.id, lease.token)
-        elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
-            self.entrance.allow(lease.id, lease.token)
+        if lease.address in (RELAYED, RELAYED_WEBSOCKET):
+            self.door.allow(lease.id, _shown_at_the_door(lease))
 
     def close_relay(self, lease: Lease) -> None:
         """Cut the connections of the lease's holder."""
-        if lease.address == RELAYED:
-            self._relay.cut(lease.id, lease.token)
-        elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
-            self.entrance.cut(lease.id, lease.token)
+        if lease.address in (RELAYED, RELAYED_WEBSOCKET):
+            self.door.cut(lease.id, _shown_at_the_door(lease))
 
     def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
         """Take a message; False if it was refused."""
@@ -220,18 +204,18 @@ class TrackerLoop:
             return False
         return True
 
-    def _ask_to_dial(self, call: tuple[str, str, str], port: int) -> None:
-        """Called by a relay on its own thread; port 0 means the address the device connected to."""
-        self._dials.append((*call, port))
-        self._waker.wake()
+    def _dial(self, lease_id: str, stream: str, role: str) -> None:
+        """Ask a device to connect for a client that waits."""
+        lease = self._registry.leases.held(lease_id)
+        if lease is not None:
+            dial = {"type": "dial", "lease": lease_id, "stream": stream, "role": role}
+            port = {"relay_port": self.relay_port} if lease.address == RELAYED else {}
+            self.send(lease.device.sender.key, {**dial, **port})
 
-    def _send_dials(self) -> None:
-        while self._dials:
-            lease_id, stream, role, port = self._dials.popleft()
-            key = self._registry.leases.device_key(lease_id)
-            if key is not None:
-                dial = {"type": "dial", "lease": lease_id, "stream": stream, "role": role}
-                self.send(key, {**dial, **({"relay_port": port} if port else {})})
+
+def _shown_at_the_door(lease: Lease) -> str:
+    """What its holder shows: the token goes through TLS alone."""
+    return ticket(lease.token) if lease.address == RELAYED else lease.token
 
 
 def _free_beside(port: int, taken: int) -> int:
@@ -274,8 +258,8 @@ def run_tracker(options: TrackerOptions) -> int:
         "pid": os.getpid(),
         "protocol": VERSION,
     }
-    if loop.entrance is not None and websocket is not None:
-        line |= {"websocket": loop.entrance.address, **websocket.announced}
+    if websocket is not None:
+        line |= {"websocket": loop.door.address, **websocket.announced}
     if browsers:
         line["browsers"] = list(browsers)
     print(json.dumps(line), flush=True)

@@ -133,7 +133,7 @@ HEARTBEAT_TIMEOUT_SECONDS: Final = 2.0
 LEASE_SECONDS: Final = 15.0
 """A lease that is not renewed for so long has expired; its connection usually ends it sooner."""
 RELAYED: Final = "relay"
-"""The address of a device that is reached through the tracker, byte by byte over SOCKS."""
+"""The address of a device that is reached through the tracker, byte by byte."""
 RELAYED_WEBSOCKET: Final = "relay+ws"
 """The same over WebSocket, message by message: for devices without another binding."""
 TRACKER_PATH: Final = "/tracker"

@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,12 +18,13 @@ from tapml_rpc.security.standing import FAILURES
 from tapml_rpc.security.token import TokenBook
 from tapml_rpc.supervisor.websocket_front import WebSocketFront, serve_websocket
 from tapml_rpc.websocket.opening import open_websocket
+from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import SetupError
 from tests.rpc.websocket.peers import WebSocketPeer, open_connection
 from tests.rpc.websocket.serving import WebSocketServer
 
 TOKEN = "the-secret-of-this-server"
-NO_HUB: Any = None
+NO_HUB: Any = SimpleNamespace(bounds=Bounds())
 """Whoever is refused never gets as far as the hub."""
 
 

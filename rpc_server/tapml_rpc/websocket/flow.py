@@ -22,6 +22,8 @@ from tapml_rpc.waking import Waker
 
 RECEIVE_BYTES: Final = 32 << 10
 """More than a TLS record holds: nothing remains where no poll sees it."""
+_RECORD_BYTES: Final = 16 << 10
+_MOST_PARTS: Final = 64
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -36,6 +38,24 @@ def receive(connection: socket.socket) -> bytes | None:
         return None
 
 
+def receive_into(connection: socket.socket, memory: memoryview) -> int | None:
+    """How many bytes were received into `memory`; otherwise as :func:`receive`.
+
+    A TLS connection is read while a whole record has room: no poll would see a part of one that
+    stays inside the TLS layer.
+    """
+    filled, encrypted = 0, isinstance(connection, ssl.SSLSocket)
+    try:
+        while not filled or (encrypted and len(memory) - filled >= _RECORD_BYTES):
+            count = connection.recv_into(memory[filled:])
+            if not count:
+                break
+            filled += count
+    except _NOT_NOW:
+        return filled or None
+    return filled
+
+
 def send(connection: socket.socket, data: bytes | bytearray | memoryview) -> int:
     """How much of `data` was taken; 0 if there is no room. Raises as :func:`receive` does."""
     try:
@@ -44,7 +64,25 @@ def send(connection: socket.socket, data: bytes | bytearray | memoryview) -> int
         return 0
 
 
+def send_parts(connection: socket.socket, parts: list[memoryview]) -> int:
+    """Send the beginning of `parts`, and take it off them; how much. Raises as :func:`receive`."""
+    if isinstance(connection, ssl.SSLSocket):
+        taken = send(connection, parts[0])
+    else:
+        try:
+            taken = connection.sendmsg(parts[:_MOST_PARTS])
+        except _NOT_NOW:
+            return 0
+    left = taken
+    while parts and left >= len(parts[0]):
+        left -= len(parts.pop(0))
+    if left:
+        parts[0] = parts[0][left:]
+    return taken
+
+
 BUFFER_BYTES: Final = 512 << 10
+_MEMORY_BYTES: Final = 256 << 10
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -144,6 +182,8 @@ class Forwarder:
 
     def __init__(self) -> None:
         self.flows: set[Flow] = set()
+        # What connections of this thread receive into, one at a time.
+        self.memory = memoryview(bytearray(_MEMORY_BYTES))
         self._selector = selectors.DefaultSelector()
         self._posted: deque[Callable[[], None]] = deque()
         self._waker = Waker()
@@ -157,6 +197,11 @@ class Forwarder:
     def watch(self, endpoint: Endpoint | int, events: int, ready: Callable[[int], None]) -> None:
         """Call `ready` with the events of a descriptor, until it is forgotten."""
         self._selector.register(endpoint, events, ready)
+
+    def rewatch(self, endpoint: Endpoint | int, events: int, ready: Callable[[int], None]) -> None:
+        """Watch it for other events."""
+        self.forget(endpoint)
+        self.watch(endpoint, events, ready)
 
     def forget(self, endpoint: Endpoint | int) -> None:
         """Stop watching a descriptor; call it before that is closed."""
