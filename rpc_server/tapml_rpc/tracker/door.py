@@ -167,7 +167,7 @@ class Door(WebSocketServer):
     ) -> PendingUpgrade:
         """A new connection."""
         upgrade = _Relayed(self, connection, host, context)
-        upgrade.tunnels = connection.getsockname()[1] == self.relay_port
+        upgrade.tunnels = upgrade.socket.getsockname()[1] == self.relay_port
         return upgrade
 
     def requested(self, upgrade: PendingUpgrade, request: Request) -> None:

@@ -185,6 +185,7 @@ def test_a_long_read_of_a_program_says_where_it_belongs(client: Client) -> None:
     assert client.data.receive()[0]["results"] == [[[3, 0], True], [[3, 1], size]]
 
 
+@pytest.mark.usefixtures("keeps_blobs")
 def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) -> None:
     data = f"weights over {binding}".encode() * 100
     digest = hashlib.sha256(data).hexdigest()
@@ -205,6 +206,7 @@ def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) ->
     assert client.blob("holds", digests=[digest, "0" * 64])["value"] == [True, False]
 
 
+@pytest.mark.usefixtures("keeps_blobs")
 def test_a_program_pastes_what_each_run_says_of_a_blob(client: Client, binding: str) -> None:
     data = f"rows over {binding}".encode() * 100
     digest = hashlib.sha256(data).hexdigest()

@@ -50,6 +50,7 @@ def refusal(client: Client, said: str, kind: str = "ProtocolError", **fields: An
 # Hello
 
 
+@pytest.mark.usefixtures("connect")
 def test_a_welcome_states_all_that_is_granted(shared: Client) -> None:
     welcome = shared.welcome
     assert welcome["type"] == "welcome" and welcome["version"] == 1
