@@ -125,7 +125,7 @@ def _child(environ: dict[str, str], *arguments: str) -> str:
 
 
 def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
-    """A recorded call of many launches, and the same dispatches by wgpu alone."""
+    """A recorded program of many launches, and the same dispatches by wgpu alone."""
     import wgpu
 
     with open_in_process(device) as session:
@@ -134,11 +134,12 @@ def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
         tensors = [RemoteTensor(each, 0, (64,), "float32") for each in (source, target)]
         bare = _bare(wgpu, device)
         for entry, count in (("many", LAUNCHES), ("add_one", 1)):
-            recorded = session.record(library, entry, tensors)
+            with session.program(entry) as recorded:
+                recorded.call(library, entry, tensors)
 
-            def ours(call: Any = recorded) -> None:
+            def ours(program: Any = recorded) -> None:
                 with session.batch() as batch:
-                    batch.run(call)
+                    batch.execute(program)
                     batch.read(target, 4)
 
             turns: dict[str, Callable[[], None]] = {"ours": ours, "bare": partial(bare, count)}

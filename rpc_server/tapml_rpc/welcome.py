@@ -88,7 +88,6 @@ FEATURES: Final = (
     "entries",
     "timing",
     "workspace-poison",
-    wire.RECORDED_CALLS,
     wire.PROGRAMS,
 )
 

@@ -58,5 +58,5 @@ def connect(shown: DevicePage) -> Iterator[Connect]:
 
 @pytest.fixture(scope="module")
 def shared(connect: Connect) -> Iterator[Client]:
-    with connect(versions=[7, 1], features=["later"], later={"a": [1, None]}) as session:
+    with connect(versions=[7, 2], features=["later"], later={"a": [1, None]}) as session:
         yield session

@@ -80,7 +80,7 @@ class Interpreter:
                 self._gathers.flush()
         session.queue.clear()
         session.uploads.clear()
-        session.recordings.clear()
+        session.bound.clear()
         session.programs.clear()
         for held in session.buffers.values():
             self._driver.free(held.buffer)

@@ -28,8 +28,8 @@ class HeldBuffer:
 
 
 @dataclass
-class Recording:
-    """A call that can be run by its handle.
+class BoundCall:
+    """A call of a program, bound to its memory.
 
     `library` is its Library's handle, `built` the Library. `buffers` are all that it uses, with
     their handles. `checked` is the session's `releases` when all of that was last known to exist.
@@ -63,8 +63,8 @@ class ServerSession:
     message. The client is ready to take `download_credit` chunk bytes. `failures` are the first
     errors of poisoned streams, in wire form. `spare` are freed buffers by size: a test that
     allocates the same tensors again gets the same memory, which saves the driver's work and keeps
-    prepared calls valid. While `releases` of buffers and Libraries is unchanged, no recorded call
-    has lost one.
+    prepared calls valid. `bound` are calls of programs, by name and place. While `releases` of
+    buffers and Libraries is unchanged, none of them has lost one.
     """
 
     token: bytes
@@ -73,7 +73,7 @@ class ServerSession:
     kernel_deadline: float
     buffers: dict[int, HeldBuffer] = field(default_factory=dict)
     libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
-    recordings: dict[int, Recording] = field(default_factory=dict)
+    bound: dict[tuple[str, int], BoundCall] = field(default_factory=dict)
     programs: dict[str, ProgramBody] = field(default_factory=dict)
     releases: int = 0
     uploads: dict[str, _Upload] = field(default_factory=dict)
@@ -102,9 +102,9 @@ class ServerSession:
     def new_handle(self, handle: object, most: int) -> int:
         """Check a new handle of the client; raises if it is in use or one too many."""
         number = wire.integer(handle, "handle")
-        if number in self.buffers or number in self.libraries or number in self.recordings:
+        if number in self.buffers or number in self.libraries:
             raise ProtocolError(f"handle {number} is in use")
-        if len(self.buffers) + len(self.libraries) + len(self.recordings) >= most:
+        if len(self.buffers) + len(self.libraries) >= most:
             raise InputError(f"this session already holds {most} handles")
         return number
 

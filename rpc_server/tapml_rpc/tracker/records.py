@@ -114,7 +114,7 @@ class Requirements:
         return cls(name, kind, frozenset(features), dict(limits or {}))
 
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the messages between a tracker, its devices and its clients."""
 MAX_MESSAGE_BYTES: Final = 64 << 10
 """Longest message a tracker takes."""

@@ -144,7 +144,7 @@ def connect(open_session: Callable[..., Client], way: str) -> Connect:
 @pytest.fixture(scope="package")
 def shared(open_session: Callable[..., Client]) -> Iterator[Client]:
     """A session whose hello has what nobody knows: it is not looked at."""
-    with open_session(versions=[7, 1], features=["later"], later={"a": [1, None]}) as client:
+    with open_session(versions=[7, 2], features=["later"], later={"a": [1, None]}) as client:
         yield client
 
 

@@ -39,7 +39,7 @@ def test_ctrl_c_ends_the_tracker_cleanly() -> None:
     )
     assert process.stdout is not None
     line: dict[str, Any] = json.loads(process.stdout.readline())
-    assert line["address"].startswith("tcp://127.0.0.1:") and line["protocol"] == 1
+    assert line["address"].startswith("tcp://127.0.0.1:") and line["protocol"] == 2
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, b"", b"")

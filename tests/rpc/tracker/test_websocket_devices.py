@@ -128,7 +128,7 @@ def test_a_device_whose_binding_a_client_lacks_is_not_lent_to_it(
         RawPeer(shared_tracker.address) as client,
     ):
         wanted = {"kind": "metal"}
-        client.send(type="request", versions=[1], request=1, label="x", wanted=wanted)
+        client.send(type="request", versions=[2], request=1, label="x", wanted=wanted)
         assert client.receive("queued", "granted")["devices"] == []
 
 
@@ -198,7 +198,7 @@ def test_garbage_costs_its_sender_and_nobody_else(
                 for number in range(20):
                     header: dict[str, object] = {field: rng.choice(values) for field in fields}
                     kinds = ["register", "request", "renew", "load", "list", "release", "dial"]
-                    header |= {"type": rng.choice(kinds), "versions": [1]}
+                    header |= {"type": rng.choice(kinds), "versions": [2]}
                     garbage = rng.randbytes(rng.randrange(60))
                     message = garbage if number % 3 == 2 else frames.join(wire.pack(header))
                     stranger.send(message)
