@@ -162,7 +162,7 @@ def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:
     last = LastCommands(memoryview(bytearray(JOURNAL_BYTES)))
     last.add(7, wire.pack({"commands": [["fence"], ["execute", "step", [3], 0]]}))
     assert last.name(7, 0) == "fence()"
-    batch = RunningBatch(ServerSession(b"", b"", 0, 0), Message(b"", 7, 0, [], memoryview(b"")))
+    batch = RunningBatch(ServerSession(0), Message(7, 0, [], memoryview(b"")))
     batch.enter("step", 1, 4, ["fence"])
     assert last.name(7, batch.place) == "execute('step', [3], 0), its command 4"
     assert last.name(7, AFTER_ALL) == "fence"

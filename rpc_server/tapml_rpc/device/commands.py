@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.device.libraries import AttachedBlobs, BuiltLibrary, LibraryStore
@@ -23,9 +23,6 @@ from tapml_rpc.welcome import Bounds
 from tapml_targets.driver import Buffer, Driver, HostReadable, TensorUse
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import CallReport
-
-if TYPE_CHECKING:
-    import zmq
 
 # What is kept of the memory that a session frees.
 MAX_SPARE_BYTES: Final = 64 << 20
@@ -159,9 +156,9 @@ class Reads:
             self._commands.clock.begin(batch)
             shown = self._shown(held, start + offset, size)
             if shown is None:
-                piece = self._pieces.take()
-                data = piece[:size]
+                data = self._pieces.take()[:size]
                 self._read_into(held, start + offset, data)
+                shown = data
             session.download_credit -= size
             header = {
                 "type": "data",
@@ -169,10 +166,7 @@ class Reads:
                 "index": index,
                 "offset": offset,
             }
-            if shown is not None:
-                self._send(session, message.identity, header, [shown])
-            else:
-                self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
+            self._send(header, [shown])
         batch.give(index, length)
 
     def _shown(self, held: HeldBuffer, start: int, length: int) -> memoryview | None:
@@ -326,19 +320,15 @@ MAX_PATTERN_BYTES: Final = 4096
 # Bytes of a blob between two checks of the deadline.
 PASTE_BYTES: Final = 16 << 20
 
-Send: TypeAlias = Callable[
-    [ServerSession, bytes, wire.Header, "list[memoryview | bytes]"],
-    "zmq.MessageTracker | None",
-]
+Send: TypeAlias = Callable[[wire.Header, "list[memoryview | bytes]"], None]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
 
 
 class Commands:
     """The commands over one open driver. All methods run on the device thread.
 
-    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
-    connection; a large chunk is sent in place, and the returned tracker says when that is done.
-    `clock` is notified which command runs. `blobs` is None without a blob store. `handlers` by name
+    `send` sends a header and a chunk's parts; it is done with their memory when it returns. `clock`
+    is notified which command runs. `blobs` is None without a blob store. `handlers` by name
     take the batch, the command's index and the command's fields.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,9 +43,8 @@ class BoundCall:
 
 @dataclass
 class Message:
-    """A received batch, with the identity of its connection."""
+    """A received batch."""
 
-    identity: bytes
     sequence: int
     stream: int
     commands: list[Any]
@@ -55,22 +53,16 @@ class Message:
 
 @dataclass
 class ServerSession:
-    """One client's state. Buffers and batches belong to the device thread.
+    """One client's state. Everything but `cancel_through` belongs to the device thread.
 
-    The control thread writes `heard`, `cancel_through` (batches up to this number are not to be
-    run) and `ended` only. The random `token` is in every request, so that no other client can speak
-    for this one. A session lives as long as both its connections; `data_identity` is empty before a
-    message. The client is ready to take `download_credit` chunk bytes. `failures` are the first
-    errors of poisoned streams, in wire form. `spare` are freed buffers by size: a test that
-    allocates the same tensors again gets the same memory, which saves the driver's work and keeps
-    prepared calls valid. `bound` are calls of programs, by name and place. While `releases` of
-    buffers and Libraries is unchanged, none of them has lost one.
+    Batches up to `cancel_through` are not to be run. The client is ready to take `download_credit`
+    chunk bytes. `failures` are the first errors of poisoned streams, in wire form. `spare` are
+    freed buffers by size: a test that allocates the same tensors again gets the same memory, which
+    saves the driver's work and keeps prepared calls valid. `bound` are calls of programs, by name
+    and place. While `releases` of buffers and Libraries is unchanged, none of them has lost one.
     """
 
-    token: bytes
-    control_identity: bytes
     download_credit: int
-    kernel_deadline: float
     buffers: dict[int, HeldBuffer] = field(default_factory=dict)
     libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
     bound: dict[tuple[str, int], BoundCall] = field(default_factory=dict)
@@ -84,10 +76,7 @@ class ServerSession:
     spare_bytes: int = 0
     nbytes: int = 0
     answered: int = 0
-    heard: float = field(default_factory=time.monotonic)
     cancel_through: int = -1
-    data_identity: bytes = b""
-    ended: str = ""
 
     def buffer(self, handle: object) -> HeldBuffer:
         """The memory behind a handle; raises InputError if nothing is allocated under it."""
@@ -193,10 +182,6 @@ def place_in(place: int) -> tuple[int, int]:
     return index, inner - 1
 
 
-# The session, the command, when it began, and its place: see RunningBatch.
-Running: TypeAlias = tuple[ServerSession, object, float, int]
-
-
 class CommandClock(Protocol):
     """Quick: called on the device thread before every command, which may take microseconds."""
 
@@ -207,16 +192,11 @@ class CommandClock(Protocol):
         """No command runs: no time passes for any."""
 
 
-class RunningCommand:
-    """A clock for another thread of this process; `running` is None while the device is idle."""
-
-    def __init__(self) -> None:
-        self.running: Running | None = None
+class NoClock:
+    """A clock that nobody reads."""
 
     def begin(self, batch: RunningBatch) -> None:
         """The command of `batch` runs from now on."""
-        self.running = (batch.session, batch.command, time.monotonic(), batch.place)
 
     def rest(self) -> None:
         """No command runs."""
-        self.running = None

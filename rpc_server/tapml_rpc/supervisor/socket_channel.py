@@ -152,9 +152,6 @@ class SocketChannel:
         """Memory for the one read that an answer carries."""
         return self._memory[:nbytes]
 
-    def lend(self, piece: memoryview, tracker: object) -> None:
-        """It has been sent."""
-
     def direct(self) -> bool:
         """Bytes leave device memory before anything else runs."""
         return True
