@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from selectors import EVENT_READ, BaseSelector
+from selectors import EVENT_READ
 from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import error_reply
+from tapml_rpc.flow import Forwarder
 from tapml_rpc.transport import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
@@ -53,9 +54,9 @@ class DataListener:
     """
 
     def __init__(
-        self, selector: BaseSelector, address: str, claim: Claim, most: int = MOST_CONNECTIONS
+        self, forwarder: Forwarder, address: str, claim: Claim, most: int = MOST_CONNECTIONS
     ) -> None:
-        self._selector = selector
+        self._forwarder = forwarder
         self._claim = claim
         self._most = most
         host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -70,7 +71,7 @@ class DataListener:
         # Oldest first.
         self._newcomers: dict[_Newcomer, None] = {}
         self._listens = True
-        selector.register(self._listener, EVENT_READ, self._accept)
+        forwarder.watch(self._listener, EVENT_READ, self._accept)
 
     def serve(self) -> bool:
         """Nothing waits here."""
@@ -80,15 +81,14 @@ class DataListener:
         """Disconnect peers that keep memory for long without saying whose they are."""
         if not self._listens:
             self._listens = True
-            self._selector.register(self._listener, EVENT_READ, self._accept)
+            self._forwarder.watch(self._listener, EVENT_READ, self._accept)
         for newcomer in list(self._newcomers):
             if now > newcomer.deadline:
                 self._end(newcomer)
 
     def close(self) -> None:
         """End all connections."""
-        if self._listens:
-            self._selector.unregister(self._listener)
+        self._forwarder.forget(self._listener)
         self._listener.close()
         for newcomer in list(self._newcomers):
             self._end(newcomer)
@@ -101,7 +101,7 @@ class DataListener:
         except OSError:
             # It has gone again, or no descriptors are left: others may end before the next check.
             self._listens = False
-            self._selector.unregister(self._listener)
+            self._forwarder.forget(self._listener)
             return
         if len(self._newcomers) >= self._most:
             self._end(next(iter(self._newcomers)))
@@ -112,7 +112,7 @@ class DataListener:
             accepted.close()
             return
         self._newcomers[newcomer] = None
-        self._selector.register(accepted, EVENT_READ, partial(self._read, newcomer))
+        self._forwarder.watch(accepted, EVENT_READ, partial(self._read, newcomer))
 
     def _read(self, newcomer: _Newcomer, events: int) -> None:
         if newcomer not in self._newcomers:
@@ -134,7 +134,7 @@ class DataListener:
 
     def _forget(self, newcomer: _Newcomer) -> None:
         del self._newcomers[newcomer]
-        self._selector.unregister(newcomer.connection)
+        self._forwarder.forget(newcomer.connection)
 
 
 class _ClaimedError(Exception):

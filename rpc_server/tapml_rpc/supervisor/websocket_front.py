@@ -21,6 +21,7 @@ from websockets.http11 import Request
 
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, failure_to_wire
+from tapml_rpc.flow import Forwarder
 from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.supervisor.hub import Hub
@@ -41,7 +42,6 @@ from tapml_rpc.websocket.connection import (
     Parts,
     ServerConnection,
 )
-from tapml_rpc.websocket.flow import Forwarder
 from tapml_rpc.websocket.server import PendingUpgrade, WebSocketServer, listen
 from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
 

@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from tapml_rpc.flow import Endpoint, Flow, Forwarder
+from tapml_rpc.relay.tunnel import open_tunnel
 from tapml_rpc.tracker.records import LEG_PATH, reachable
 from tapml_rpc.tracker.switchboard import ROLES
-from tapml_rpc.tracker.tunnel import open_tunnel
 from tapml_rpc.websocket.endpoint import WebSocketEndpoint
-from tapml_rpc.websocket.flow import Endpoint, Flow, Forwarder
 from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_targets.errors import InputError, TapmlError
 

@@ -7,63 +7,59 @@ error.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import json
 import os
 import secrets
-import select
-import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from selectors import EVENT_READ
-from types import FrameType
 from typing import Any, Final
+
+import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.flow import Forwarder
+from tapml_rpc.relay.tunnel import ticket
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
-from tapml_rpc.security.curve import ServerCurve
+from tapml_rpc.security.curve import Authenticator, ServerCurve
+from tapml_rpc.stopping import StopRequest
 from tapml_rpc.tracker.browsers import Browser, BrowserKeeper, find_browser
 from tapml_rpc.tracker.door import KEY_PREFIX, Door
-from tapml_rpc.tracker.entrance import Entrance
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
-from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, VERSION, Lease, Sender
+from tapml_rpc.tracker.records import (
+    HEARTBEAT_SECONDS,
+    HEARTBEAT_TIMEOUT_SECONDS,
+    MAX_MESSAGE_BYTES,
+    RELAYED,
+    RELAYED_WEBSOCKET,
+    VERSION,
+    Lease,
+    Sender,
+)
 from tapml_rpc.tracker.registry import Registry
-from tapml_rpc.tracker.tunnel import ticket
 from tapml_rpc.tracker.web_page import how_to_open, page_url
 from tapml_rpc.websocket.admission import Listening, prepare
-from tapml_rpc.websocket.flow import Forwarder
-from tapml_targets.errors import InputError, SetupError, TapmlError
-
-
-class StopRequest:
-    """Signals and the end of the process `parent`, 0 for none."""
-
-    def __init__(self, parent: int) -> None:
-        self._asked = False
-        self._parent = parent
-        # The parent holds the other end of standard input open while it lives.
-        self.wake_fds = (0,) if parent else ()
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
-
-    def asked(self) -> bool:
-        """Whether to stop."""
-        if self._parent and not self._asked:
-            ended = bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
-            self._asked = ended or os.getppid() != self._parent
-        return self._asked
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-
+from tapml_rpc.zeromq.router import RouterBounds, RouterEnd, RouterService, Socket
+from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 
 _POLL_SECONDS: Final = 0.1
 _PROBE_SECONDS: Final = 1.0
 _STOPPED_SECONDS: Final = 1.0
+_GIVEN_BY_US: Final = b"\0"
+# A connection is dropped within three seconds when its other end is stopped or gone.
+_BOUNDS: Final = RouterBounds(
+    most_bytes=MAX_MESSAGE_BYTES,
+    received=64,
+    beat_milliseconds=int(1000 * HEARTBEAT_SECONDS),
+    silent_milliseconds=int(1000 * HEARTBEAT_TIMEOUT_SECONDS),
+)
 
 
 class TrackerLoop:
@@ -90,9 +86,22 @@ class TrackerLoop:
         self._registry = Registry(self, time.monotonic, local_door=local_door)
         address = f"tcp://{bracketed(host)}:{port or '*'}"
         # First: the other ports are found beside this one, which is the one people know.
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context.setsockopt(zmq.IPV6, int("[" in address))
+        self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
         try:
-            self._zmq = Entrance(self, self._forwarder, address, curve)
-        except OSError as error:
+            self._zmq = RouterService(
+                self._forwarder,
+                self._context,
+                address,
+                _BOUNDS,
+                curve=curve,
+                take=self._take_zmq,
+                refuse=self._refuse,
+                gone=lambda end: self.gone(end.key, "its connection dropped"),
+            )
+        except zmq.ZMQError as error:
+            self._end_context()
             raise SetupError(
                 f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
                 "that, or give another address to --bind"
@@ -111,6 +120,7 @@ class TrackerLoop:
             )
         except BaseException:
             self._zmq.close()
+            self._end_context()
             raise
         self.address = self._zmq.address
         self.relay_port = self.door.relay_port
@@ -136,6 +146,7 @@ class TrackerLoop:
                     self._registry.excuse(now - looked)
                 looked = now
                 self._zmq.serve()
+                self._zmq.check(now)
                 self.door.look(now)
                 if now - probed > _PROBE_SECONDS:
                     probed = now
@@ -147,7 +158,13 @@ class TrackerLoop:
         finally:
             self.door.close("the tracker ends")
             self._zmq.close()
+            self._end_context()
             self._forwarder.close()
+
+    def _end_context(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._context.destroy(linger=200)
 
     def send(self, key: bytes, header: wire.Header) -> None:
         """Send without waiting; a peer that is unreachable or reads nothing is dropped soon."""
@@ -159,8 +176,9 @@ class TrackerLoop:
         packed = wire.pack(header)
         if key[:1] == KEY_PREFIX:
             self.door.send(key, packed)
-        else:
-            self._zmq.send(key, packed)
+        elif not self._zmq.end(key).send(packed):
+            # It reads nothing, or has gone. Later: who sends may be in the middle of a decision.
+            self._forwarder.post(partial(self.gone, key, "its connection dropped"))
 
     def probe(self) -> None:
         """Send a message on every connection that something depends on."""
@@ -187,8 +205,8 @@ class TrackerLoop:
         if lease.address in (RELAYED, RELAYED_WEBSOCKET):
             self.door.cut(lease.id, _shown_at_the_door(lease))
 
-    def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
-        """Take a message; False if it was refused."""
+    def take(self, sender: Sender, read: Callable[[], wire.Header]) -> None:
+        """Take a message; what is wrong with it is told its sender."""
         number = None
         try:
             header = read()
@@ -201,8 +219,24 @@ class TrackerLoop:
             if type(number) is int and 0 <= number <= wire.MAX_INTEGER:
                 reply["request"] = number
             self.send(sender.key, reply)
-            return False
-        return True
+
+    def _take_zmq(self, end: RouterEnd, who: str, packed: bytes, chunk: memoryview) -> None:
+        """Take what came to the ROUTER, whose peers have the routing ids that it gave them.
+
+        Otherwise what depends on a connection would belong to the next one of the same name.
+        """
+        if end.key[:1] != _GIVEN_BY_US:
+            raise ProtocolError("a tracker's peer chooses no ZeroMQ routing id of its own")
+        if chunk:
+            raise ProtocolError("a message to a tracker is one header")
+        host = ipaddress.ip_address(end.host)
+        host = getattr(host, "ipv4_mapped", None) or host
+        self.take(Sender(end.key, who, str(host)), partial(wire.unpack, packed))
+
+    def _refuse(self, end: RouterEnd, error: Exception) -> None:
+        if not isinstance(error, TapmlError):
+            self.show(error)
+        self.send(end.key, {"type": "refused", "error": failure_to_wire(error)})
 
     def _dial(self, lease_id: str, stream: str, role: str) -> None:
         """Ask a device to connect for a client that waits."""

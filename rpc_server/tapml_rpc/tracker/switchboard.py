@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from tapml_rpc.websocket.flow import Endpoint, Flow, Forwarder
+from tapml_rpc.flow import Endpoint, Flow, Forwarder
 
 ROLES: Final = ("control", "data")
 DIAL_SECONDS: Final = 5.0

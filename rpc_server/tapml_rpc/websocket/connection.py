@@ -13,9 +13,9 @@ from typing import Final
 
 from websockets.frames import Close
 
+from tapml_rpc.flow import Forwarder, receive_into, send_parts
 from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.websocket import framing
-from tapml_rpc.websocket.flow import Forwarder, receive_into, send_parts
 from tapml_rpc.websocket.framing import FrameReader, Mask, Piece, TooLongError
 from tapml_targets.errors import ProtocolError
 

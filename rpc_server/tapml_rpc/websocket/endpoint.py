@@ -9,8 +9,8 @@ from typing import Final
 
 from websockets.frames import Close, CloseCode, Frame, Opcode
 
+from tapml_rpc.flow import BUFFER_BYTES, receive_into, send
 from tapml_rpc.websocket import framing
-from tapml_rpc.websocket.flow import BUFFER_BYTES, receive_into, send
 from tapml_rpc.websocket.framing import FrameReader, Mask
 from tapml_targets.errors import ProtocolError
 
@@ -84,7 +84,7 @@ _GOING_AWAY: Final = Frame(Opcode.CLOSE, Close(CloseCode.GOING_AWAY, _WHY).seria
 
 
 class WebSocketEndpoint:
-    """The :class:`tapml_rpc.websocket.flow.Endpoint` of an upgraded connection, which it owns.
+    """The :class:`tapml_rpc.flow.Endpoint` of an upgraded connection, which it owns.
 
     The connection is non-blocking, at the first byte of a frame, with TLS or without. `masked`: its
     peer masks, true at a server's end.

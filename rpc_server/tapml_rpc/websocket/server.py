@@ -22,9 +22,9 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from tapml_rpc.flow import Forwarder, receive, send
 from tapml_rpc.websocket.admission import Admission, Refusal
 from tapml_rpc.websocket.connection import GOING_AWAY, Heard, ServerConnection
-from tapml_rpc.websocket.flow import Forwarder, receive, send
 from tapml_rpc.websocket.frames import SUBPROTOCOL
 from tapml_targets.errors import SetupError
 

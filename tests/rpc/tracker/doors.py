@@ -9,9 +9,9 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection
 
+from tapml_rpc.flow import Forwarder
 from tapml_rpc.tracker.door import Door
 from tapml_rpc.websocket.admission import Guard, Listening
-from tapml_rpc.websocket.flow import Forwarder
 from tests.rpc.websocket.peers import open_connection
 
 

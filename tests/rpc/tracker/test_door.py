@@ -15,9 +15,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
+from tapml_rpc.flow import BUFFER_BYTES
 from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
 from tapml_rpc.websocket.admission import OneToken
-from tapml_rpc.websocket.flow import BUFFER_BYTES
 from tapml_rpc.websocket.handshake import open_socket
 from tapml_rpc.websocket.server import MAX_UPGRADES
 from tests.rpc.tracker.doors import RunningDoor

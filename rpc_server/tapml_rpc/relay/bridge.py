@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tapml_rpc.websocket.flow import Flow, Forwarder
+from tapml_rpc.flow import Flow, Forwarder
 
 _ACCEPT_SECONDS: Final = 10.0
 _lock = threading.Lock()

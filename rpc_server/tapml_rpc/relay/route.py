@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tapml_rpc.tracker.tunnel import open_tunnel, ticket
+from tapml_rpc.relay.tunnel import open_tunnel, ticket
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
     Raises SetupError if the relay cannot be reached, or refuses.
     """
     if is_relayed(address):
-        from tapml_rpc.tracker.bridge import bridged
+        from tapml_rpc.relay.bridge import bridged
 
         address = bridged(open_stream(address, _DIAL_SECONDS))
     connecting.connect(address)
