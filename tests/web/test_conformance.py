@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from tapml_rpc.tracker import request_device
+from tapml_rpc.tracker.request import request_device
 from tests.rpc.conformance.clients import Client
 from tests.rpc.conformance.conftest import Connect, client, keeps_blobs
 from tests.rpc.conformance.test_flow import (

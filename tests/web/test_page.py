@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import list_devices, request_device
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import request_device
 from tapml_rpc.tracker.web_page import how_to_open
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser

@@ -12,7 +12,8 @@ import pytest
 from tapml_rpc.local import start_local
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.keys import make_pair, write_pair
-from tapml_rpc.tracker import Lease, request_device
+from tapml_rpc.tracker.lease import Lease
+from tapml_rpc.tracker.request import request_device
 from tapml_rpc.welcome import Bounds
 from tests.conftest import RequireDevice
 from tests.rpc.conformance.clients import PATIENCE_SECONDS, Client, Keys, LocalConnection

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.tracker import list_devices
 from tapml_rpc.tracker.browsers import (
     AUTOMATIC,
     START_SECONDS,
@@ -20,6 +19,7 @@ from tapml_rpc.tracker.browsers import (
     BrowserProcess,
     find_browser,
 )
+from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.errors import InputError, SetupError
 from tests.report.browser import need_browser
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for

@@ -13,7 +13,7 @@ import pytest
 from tapml.cli.main import main
 from tapml.cli.remote_devices import addressed_devices
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import request_device
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.description import fingerprint
 from tapml_targets.errors import SetupError
 from tapml_targets.ranking import find_device

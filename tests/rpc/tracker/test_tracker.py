@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import list_devices, request_device
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.tracker.request import QueuePlace
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.errors import (
     DeviceLostError,
