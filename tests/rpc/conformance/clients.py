@@ -285,8 +285,8 @@ class Client:
         address = line["websocket"] + "/control" if binding == "websocket" else line["address"]
         self.control: Connection = connect(address, "control")
         greeting = {"type": "hello", "versions": [2], "features": [], "download_window": 8 << 20}
-        lease = {"lease": token} if token else {}
-        self.control.send(msgpack.packb({**greeting, **lease, **hello}))
+        self.lease = {"lease": token} if token else {}
+        self.control.send(msgpack.packb({**greeting, **self.lease, **hello}))
         self.welcome = self.hear()
         self.sequence = 0
         self._data: Connection | None = None

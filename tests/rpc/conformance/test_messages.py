@@ -91,7 +91,7 @@ def test_a_connection_has_one_session(connect: Connect, binding: str, shared: Cl
     with connect() as client:
         assert client.batch(["fence"])[0]["type"] == "done"
         hello = {"type": "hello", "versions": [2], "features": [], "download_window": 8 << 20}
-        client.control.send(msgpack.packb(hello))
+        client.control.send(msgpack.packb({**hello, **client.lease}))
         answer = client.hear()
         if binding == "websocket":
             assert answer["type"] == "refused"
