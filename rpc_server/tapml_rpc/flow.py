@@ -13,10 +13,12 @@ from __future__ import annotations
 import selectors
 import socket
 import ssl
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tapml_rpc.waking import Waker
 
@@ -256,3 +258,63 @@ class Forwarder:
                 self._settle(flow)
 
         return move
+
+
+_AT_ONCE: Final = 64
+_REST_SECONDS: Final = 1.0
+
+
+class Acceptor:
+    """Accepts connections to a listening socket, which it owns.
+
+    `greet` takes a connection and its remote address, on the forwarder's thread.
+    """
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        listener: socket.socket,
+        greet: Callable[[socket.socket, Any], None],
+    ) -> None:
+        self._forwarder = forwarder
+        self._listener = listener
+        self._greet = greet
+        self._rests_until = 0.0
+        self._said = False
+        self._watch()
+
+    def look(self, now: float) -> None:
+        """Accept again after a pause; call it a few times a second."""
+        if self._rests_until and now > self._rests_until:
+            self._rests_until = 0.0
+            self._watch()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._forwarder.forget(self._listener)
+        self._listener.close()
+
+    def _watch(self) -> None:
+        self._forwarder.watch(self._listener, _READ, self._ready)
+
+    def _ready(self, events: int) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                self._said = False
+                return
+            except ConnectionError:
+                # It left before it was accepted.
+                continue
+            except OSError as error:
+                # Waiting connections stay ready to be accepted: the thread would do nothing but
+                # fail.
+                self._forwarder.forget(self._listener)
+                self._rests_until = time.monotonic() + _REST_SECONDS
+                if not self._said:
+                    self._said = True
+                    text = "new connections wait until others have ended"
+                    print(f"tapml: cannot accept: {error}; {text}", file=sys.stderr)
+                return
+            self._greet(connection, address)

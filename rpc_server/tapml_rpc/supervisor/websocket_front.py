@@ -20,7 +20,7 @@ from typing import Final
 from websockets.http11 import Request
 
 from tapml_rpc import wire
-from tapml_rpc.failures import check_epoch, failure_to_wire
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.security.bind import bracketed
@@ -134,11 +134,10 @@ class _Connection:
         self._front.settle(self.client)
 
     def _hear_data(self, message: Chunk | None) -> None:
-        sequence: object = None
+        header: wire.Header | None = None
         try:
             packed, chunk = _split(message)
             header = wire.unpack(packed)
-            sequence = header.get("sequence")
             # Checked first: a restarted server knows no session of its last lifetime.
             check_epoch(header, self._front.hub.epoch)
             if self.client is None:
@@ -148,10 +147,7 @@ class _Connection:
             self.client.relay.accept(header, bytes(packed), chunk)
         except Exception as error:
             _show(error)
-            reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
-            if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:
-                reply["sequence"] = sequence
-            self.peer.put(_message(reply))
+            self.peer.put(frames.head(error_reply(error, header), 0))
             if self.client is None or message is None:
                 self.peer.close(UNSUPPORTED if message is None else REFUSED, str(error))
         if self.client is not None:

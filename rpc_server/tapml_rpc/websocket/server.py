@@ -22,7 +22,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from tapml_rpc.flow import Forwarder, receive, send
+from tapml_rpc.flow import Acceptor, Forwarder, receive, send
 from tapml_rpc.websocket.admission import Admission, Refusal
 from tapml_rpc.websocket.connection import GOING_AWAY, Heard, ServerConnection
 from tapml_rpc.websocket.frames import SUBPROTOCOL
@@ -32,8 +32,6 @@ MAX_UPGRADES: Final = 256
 OPEN_SECONDS: Final = 5.0
 _TAKE_SECONDS: Final = 60.0
 _END_SECONDS: Final = 1.0
-_AT_ONCE: Final = 64
-_REST_SECONDS: Final = 1.0
 _BACKLOG: Final = 512
 _LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
 # Faults of hostile or broken peers are answered, and not printed in the server's terminal.
@@ -53,62 +51,6 @@ def listen(host: str, port: int, advice: str) -> socket.socket:
         raise SetupError(f"cannot listen on {host} port {port}: {why}; {advice}") from error
     listener.setblocking(False)
     return listener
-
-
-class Acceptor:
-    """Accepts connections to a listening socket, which it owns.
-
-    `greet` takes a connection and its remote address, on the forwarder's thread.
-    """
-
-    def __init__(
-        self,
-        forwarder: Forwarder,
-        listener: socket.socket,
-        greet: Callable[[socket.socket, Any], None],
-    ) -> None:
-        self._forwarder = forwarder
-        self._listener = listener
-        self._greet = greet
-        self._rests_until = 0.0
-        self._said = False
-        self._watch()
-
-    def look(self, now: float) -> None:
-        """Accept again after a pause; call it a few times a second."""
-        if self._rests_until and now > self._rests_until:
-            self._rests_until = 0.0
-            self._watch()
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._forwarder.forget(self._listener)
-        self._listener.close()
-
-    def _watch(self) -> None:
-        self._forwarder.watch(self._listener, selectors.EVENT_READ, self._ready)
-
-    def _ready(self, events: int) -> None:
-        for _ in range(_AT_ONCE):
-            try:
-                connection, address = self._listener.accept()
-            except BlockingIOError:
-                self._said = False
-                return
-            except ConnectionError:
-                # It left before it was accepted.
-                continue
-            except OSError as error:
-                # Waiting connections stay ready to be accepted: the thread would do nothing but
-                # fail.
-                self._forwarder.forget(self._listener)
-                self._rests_until = time.monotonic() + _REST_SECONDS
-                if not self._said:
-                    self._said = True
-                    text = "new connections wait until others have ended"
-                    print(f"tapml: cannot accept: {error}; {text}", file=sys.stderr)
-                return
-            self._greet(connection, address)
 
 
 class PendingUpgrade:
