@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.device.libraries import BuiltLibrary, _Upload
+from tapml_rpc.device.libraries import BuiltLibrary
 from tapml_rpc.device.program_body import ProgramBody
 from tapml_targets.driver import Buffer
 from tapml_targets.errors import InputError, ProtocolError
@@ -68,7 +68,7 @@ class ServerSession:
     bound: dict[tuple[str, int], BoundCall] = field(default_factory=dict)
     programs: dict[str, ProgramBody] = field(default_factory=dict)
     releases: int = 0
-    uploads: dict[str, _Upload] = field(default_factory=dict)
+    uploads: dict[str, bytearray] = field(default_factory=dict)
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     queue: deque[Message] = field(default_factory=deque)
     job: Iterator[None] | None = None
