@@ -280,10 +280,13 @@ class WebSocketFront(WebSocketServer):
         self.settle(client)
 
     def _run(self) -> None:
+        next_look = 0.0
         while not self._stop.is_set():
             try:
                 self.forwarder.step(_STEP_SECONDS)
-                self.look(time.monotonic())
+                if (now := time.monotonic()) >= next_look:
+                    next_look = now + _STEP_SECONDS
+                    self.look(now)
             except Exception:
                 # An internal fault must not end every other connection, and must be seen.
                 traceback.print_exc(file=sys.stderr)

@@ -134,7 +134,7 @@ class TrackerLoop:
         """
         for descriptor in stopping.wake_fds:
             self._forwarder.watch(descriptor, EVENT_READ, lambda events: None)
-        looked = probed = told = time.monotonic()
+        looked = probed = told = next_look = time.monotonic()
         try:
             while not stopping.asked():
                 try:
@@ -146,8 +146,10 @@ class TrackerLoop:
                     self._registry.excuse(now - looked)
                 looked = now
                 self._zmq.serve()
-                self._zmq.check(now)
-                self.door.look(now)
+                if now >= next_look:
+                    next_look = now + _POLL_SECONDS
+                    self._zmq.check(now)
+                    self.door.look(now)
                 if now - probed > _PROBE_SECONDS:
                     probed = now
                     self.probe()
