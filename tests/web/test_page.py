@@ -202,7 +202,7 @@ def test_a_tracker_of_another_release_refuses_the_page_in_words(tmp_path: Path) 
         open_browser(tmp_path / "profile", *WEBGPU_FLAGS) as page,
     ):
         page.open(f"{tracker.line['websocket'].replace('ws', 'http', 1)}/#name=page")
-        for said in ("refused", "version 99", "[1]"):
+        for said in ("refused", "version 99", "[2]"):
             page.wait_shown(said)
 
 

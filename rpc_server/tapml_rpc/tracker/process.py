@@ -7,7 +7,6 @@ error.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import os
 import secrets
@@ -231,9 +230,7 @@ class TrackerLoop:
             raise ProtocolError("a tracker's peer chooses no ZeroMQ routing id of its own")
         if chunk:
             raise ProtocolError("a message to a tracker is one header")
-        host = ipaddress.ip_address(end.host)
-        host = getattr(host, "ipv4_mapped", None) or host
-        self.take(Sender(end.key, who, str(host)), partial(wire.unpack, packed))
+        self.take(Sender(end.key, who, end.host), partial(wire.unpack, packed))
 
     def _refuse(self, end: RouterEnd, error: Exception) -> None:
         if not isinstance(error, TapmlError):

@@ -8,6 +8,7 @@ which descriptor it came.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -234,14 +235,20 @@ class ZmqChannel:
 class RouterEnd:
     """A client on a ROUTER socket of libzmq, identified by its routing `key`.
 
-    `host` is its numeric address, if one of its messages has come.
+    `frame` is the first of one of its messages, if one has come.
     """
 
-    def __init__(self, data: Socket, key: bytes, host: str = "") -> None:
+    def __init__(self, data: Socket, key: bytes, frame: zmq.Frame | None = None) -> None:
         self.key = key
-        self.host = host
+        self._frame = frame
         self._data = data
         self._unsent: deque[tuple[zmq.MessageTracker | None, Callable[[], None]]] = deque()
+
+    @property
+    def host(self) -> str:
+        """Its numeric address, which libzmq adds to what comes before the peer can."""
+        host = ipaddress.ip_address("" if self._frame is None else str(self._frame["Peer-Address"]))
+        return str(getattr(host, "ipv4_mapped", None) or host)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RouterEnd) and other.key == self.key
@@ -323,7 +330,7 @@ class RouterService:
             frames = take(self._socket)
             if frames is None:
                 return False
-            end = self.end(frames[0].bytes, str(frames[0].get("Peer-Address")))
+            end = RouterEnd(self._socket, frames[0].bytes, frames[0])
             try:
                 self._watch.heard(frames[0])
                 identity, packed, chunk = split(frames)
@@ -336,9 +343,9 @@ class RouterService:
         """Whether a message waits: its descriptor shows that only once."""
         return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
-    def end(self, key: bytes, host: str = "") -> RouterEnd:
+    def end(self, key: bytes) -> RouterEnd:
         """The peer with this routing id."""
-        return RouterEnd(self._socket, key, host)
+        return RouterEnd(self._socket, key)
 
     def check(self, now: float) -> None:
         """Report connections that are gone; libzmq has its own clocks."""
