@@ -74,7 +74,7 @@ def declare_certificate(declare: Callable[..., None]) -> None:
     declare("--certificate-key", "FILE", "its private key")
 
 
-def options_of(kind: type[Options], arguments: argparse.Namespace) -> Options:
+def options_of(kind: Callable[..., Options], arguments: argparse.Namespace) -> Options:
     """The options of a dataclass from a command line that declared them all."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     given = {name: getattr(arguments, name) for name in names}

@@ -195,11 +195,11 @@ class PlanRunner:
         if timed or fixed.written_apart:
             batch.write(fixed.inputs.remote, staged)
         outputs = fixed.outputs.items()
+        call: PendingCall | None = None
         if timed:
             call = fixed.call(batch)
             reads = [batch.read(tensor.buffer, tensor.nbytes) for _, tensor in outputs]
         else:
-            call = None
             payloads = () if fixed.written_apart else (staged,)
             reads = batch.execute(fixed.program(batch, self._arrangement), *payloads)
         return [(*each, read) for each, read in zip(outputs, reads, strict=True)], call

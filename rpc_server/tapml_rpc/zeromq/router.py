@@ -247,7 +247,9 @@ class RouterEnd:
     @property
     def host(self) -> str:
         """Its numeric address, which libzmq adds to what comes before the peer can."""
-        host = ipaddress.ip_address("" if self._frame is None else str(self._frame["Peer-Address"]))
+        host = ipaddress.ip_address(
+            "" if self._frame is None else str(self._frame.get("Peer-Address"))
+        )
         return str(getattr(host, "ipv4_mapped", None) or host)
 
     def __eq__(self, other: object) -> bool:

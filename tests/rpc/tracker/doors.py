@@ -11,6 +11,7 @@ from websockets.sync.client import ClientConnection
 
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.tracker.door import Door
+from tapml_rpc.tracker.records import Sender
 from tapml_rpc.websocket.admission import Guard, Listening
 from tests.rpc.websocket.peers import open_connection
 
@@ -28,7 +29,7 @@ class RunningDoor:
             self.forwarder,
             ("127.0.0.1", 0),
             Listening("127.0.0.1", 0, tokens, None, {}),
-            take=lambda sender, read: self.heard.append(bytes(read.args[0])),
+            take=self._hear,
             gone=lambda key, why: self.gone.append(why),
             dial=lambda *call: self.calls.append(call),
             **options,
@@ -53,6 +54,10 @@ class RunningDoor:
         self._stop.set()
         self.forwarder.post(lambda: None)
         self._thread.join(5)
+
+    def _hear(self, sender: Sender, read: Any) -> None:
+        # What comes is no header, and is not read.
+        self.heard.append(bytes(read.args[0]))
 
     def _run(self) -> None:
         while not self._stop.is_set():
