@@ -97,7 +97,7 @@ class Mask:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def turn(self, piece: memoryview) -> bytes:
+    def turn(self, piece: bytes | memoryview) -> bytes:
         """The next piece, turned."""
         turned = apply_mask(piece, self._key)
         begun = len(piece) % KEY_BYTES

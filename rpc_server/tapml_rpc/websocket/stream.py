@@ -21,7 +21,7 @@ from tapml_rpc.read_ahead import ReadAhead
 from tapml_rpc.transport import Check, EndedError
 from tapml_rpc.websocket import framing
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
-from tapml_rpc.websocket.framing import FrameOrder, apply_mask
+from tapml_rpc.websocket.framing import FrameOrder, Mask
 from tapml_targets.errors import ProtocolError
 
 _AHEAD_BYTES: Final = 16 << 10
@@ -227,12 +227,13 @@ class Stream:
         *,
         final: bool = True,
     ) -> None:
-        mask = secrets.token_bytes(framing.KEY_BYTES)
-        head = framing.frame_head(opcode, len(payload), mask, final=final)
-        self._send_all(memoryview(head + apply_mask(payload[:_MASK_BYTES], mask)), check)
+        key = secrets.token_bytes(framing.KEY_BYTES)
+        mask = Mask(key)
+        head = framing.frame_head(opcode, len(payload), key, final=final)
+        self._send_all(memoryview(head + mask.turn(payload[:_MASK_BYTES])), check)
         for start in range(_MASK_BYTES, len(payload), _MASK_BYTES):
-            masked = apply_mask(payload[start : start + _MASK_BYTES], mask)
-            self._send_all(memoryview(masked), check)
+            piece = mask.turn(payload[start : start + _MASK_BYTES])
+            self._send_all(memoryview(piece), check)
 
     def _send_all(self, data: memoryview, check: Check | None) -> None:
         while data:
