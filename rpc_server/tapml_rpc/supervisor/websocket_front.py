@@ -20,7 +20,7 @@ from typing import Final
 from websockets.http11 import Request
 
 from tapml_rpc import wire
-from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.security.bind import bracketed
@@ -43,7 +43,7 @@ from tapml_rpc.websocket.connection import (
     ServerConnection,
 )
 from tapml_rpc.websocket.server import PendingUpgrade, WebSocketServer, listen
-from tapml_targets.errors import DeviceLostError, ProtocolError, TapmlError
+from tapml_targets.errors import DeviceLostError, ProtocolError
 
 HELLO_SECONDS: Final = 10.0
 STALL_SECONDS: Final = 60.0
@@ -123,7 +123,7 @@ class _Connection:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
             reply = self.client.relay.control(header)
         except Exception as error:
-            _show(error)
+            show_fault(error)
             self.peer.put(_message({"type": "refused", "error": failure_to_wire(error)}))
             if self.client is None:
                 self.peer.close(REFUSED, str(error))
@@ -146,7 +146,7 @@ class _Connection:
                 raise ProtocolError("this connection belongs to another session")
             self.client.relay.accept(header, bytes(packed), chunk)
         except Exception as error:
-            _show(error)
+            show_fault(error)
             self.peer.put(frames.head(error_reply(error, header), 0))
             if self.client is None or message is None:
                 self.peer.close(UNSUPPORTED if message is None else REFUSED, str(error))
@@ -308,13 +308,6 @@ def _split(message: Chunk | None) -> tuple[memoryview, Chunk]:
 def _message(header: wire.Header) -> bytes:
     """A complete message without a chunk."""
     return frames.head(wire.pack(header), 0)
-
-
-def _show(error: Exception) -> None:
-    """Print an internal fault; peers' faults are reported to them alone."""
-    if not isinstance(error, TapmlError):
-        # An internal fault must cost only one message, and must be seen.
-        traceback.print_exception(error)
 
 
 def serve_websocket(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from typing import Final
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.curve import Authenticator, ServerCurve
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
@@ -36,7 +35,7 @@ from tapml_rpc.zeromq.router import (
     check_chunk,
     unpack_control,
 )
-from tapml_targets.errors import ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import ProtocolError, SetupError
 
 _POLL_SECONDS: Final = 0.05
 _CHECK_SECONDS: Final = 0.1
@@ -170,7 +169,7 @@ class ZmqFront:
 
     def _refuse(self, end: RouterEnd, error: Exception) -> None:
         """Report to a peer what was wrong with a control message."""
-        _show(error)
+        show_fault(error)
         with suppress(ProtocolError):
             end.send(wire.pack({"type": "refused", "error": failure_to_wire(error)}))
 
@@ -190,7 +189,7 @@ class ZmqFront:
         self, end: RouterEnd, error: Exception, header: wire.Header | None = None
     ) -> None:
         """Report to a peer what was wrong with a data message."""
-        _show(error)
+        show_fault(error)
         if reply := error_reply(error, header):
             end.send(reply)
 
@@ -264,9 +263,3 @@ class ZmqFront:
             channel.settle()
             relay.guarded(partial(relay.check, now))
             self._settle(relay)
-
-
-def _show(error: Exception) -> None:
-    # An internal fault must cost only the one message, and must be seen.
-    if not isinstance(error, TapmlError):
-        traceback.print_exception(error)

@@ -23,7 +23,7 @@ from typing import Any, Final
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.failures import failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.relay.tunnel import ticket
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
@@ -138,8 +138,9 @@ class TrackerLoop:
             while not stopping.asked():
                 try:
                     self._forwarder.step(0 if self._zmq.pending() else _POLL_SECONDS)
-                except Exception as error:
-                    self.show(error)
+                except Exception:
+                    # An internal fault must not end every other connection, and must be seen.
+                    traceback.print_exc(file=sys.stderr)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)
@@ -191,11 +192,6 @@ class TrackerLoop:
         if self._registry.needs(key):
             self._registry.gone(key, why)
 
-    def show(self, error: Exception) -> None:
-        """Report an internal fault."""
-        # An internal fault must cost only the one message, and must be seen.
-        traceback.print_exception(error, file=sys.stderr)
-
     def open_relay(self, lease: Lease) -> None:
         """Let the lease's holder through to its device, if it needs that."""
         if lease.address in (RELAYED, RELAYED_WEBSOCKET):
@@ -214,8 +210,7 @@ class TrackerLoop:
             number = header.get("request")
             self._registry.receive(sender, header)
         except Exception as error:
-            if not isinstance(error, TapmlError):
-                self.show(error)
+            show_fault(error)
             reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
             if type(number) is int and 0 <= number <= wire.MAX_INTEGER:
                 reply["request"] = number
@@ -233,8 +228,7 @@ class TrackerLoop:
         self.take(Sender(end.key, who, end.host), partial(wire.unpack, packed))
 
     def _refuse(self, end: RouterEnd, error: Exception) -> None:
-        if not isinstance(error, TapmlError):
-            self.show(error)
+        show_fault(error)
         self.send(end.key, {"type": "refused", "error": failure_to_wire(error)})
 
     def _dial(self, lease_id: str, stream: str, role: str) -> None:
