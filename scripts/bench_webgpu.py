@@ -26,10 +26,10 @@ import numpy as np
 from msgspec import structs
 
 from scripts.bench_runtime import take_turns
-from tapml_rpc.browser.process import BrowserProcess, find_browser
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.in_process import open_in_process
 from tapml_rpc.reach import open_device
+from tapml_rpc.tracker.browsers import BrowserProcess, find_browser
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import EntryCall, Library
 from tapml_targets.ranking import rank_devices
@@ -125,7 +125,7 @@ def _child(environ: dict[str, str], *arguments: str) -> str:
 
 
 def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
-    """A recorded call of many launches, and the same dispatches by wgpu alone."""
+    """A recorded program of many launches, and the same dispatches by wgpu alone."""
     import wgpu
 
     with open_in_process(device) as session:
@@ -134,11 +134,12 @@ def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
         tensors = [RemoteTensor(each, 0, (64,), "float32") for each in (source, target)]
         bare = _bare(wgpu, device)
         for entry, count in (("many", LAUNCHES), ("add_one", 1)):
-            recorded = session.record(library, entry, tensors)
+            with session.program(entry) as recorded:
+                recorded.call(library, entry, tensors)
 
-            def ours(call: Any = recorded) -> None:
+            def ours(program: Any = recorded) -> None:
                 with session.batch() as batch:
-                    batch.run(call)
+                    batch.execute(program)
                     batch.read(target, 4)
 
             turns: dict[str, Callable[[], None]] = {"ours": ours, "bare": partial(bare, count)}

@@ -99,16 +99,17 @@ def _streams(session: Session, who: str) -> Iterator[dict[str, Any]]:
 
 
 def _recorded(session: Session) -> Callable[[int], None]:
-    """A function that runs a recorded call `count` times and waits."""
+    """A function that runs a program of one call `count` times and waits."""
     library = session.upload(packed_library())
     tensors = [RemoteTensor(session.allocate(256), 0, (64,), "float32") for _ in range(2)]
     session.fill(tensors[0].buffer, b"\0")
-    call = session.record(library, "add_one", tensors)
+    with session.program("add") as program:
+        program.call(library, "add_one", tensors)
 
     def run(count: int) -> None:
         with session.batch() as batch:
             for _ in range(count):
-                batch.run(call)
+                batch.execute(program)
             batch.read(tensors[1].buffer, 4)
 
     return run

@@ -66,7 +66,7 @@ def wait_for_device(tracker: str, name: str) -> None:
     SetupError
         If it is not within two minutes.
     """
-    from tapml_rpc.tracker import list_devices
+    from tapml_rpc.tracker.listing import list_devices
     from tapml_targets.errors import SetupError
 
     deadline = time.monotonic() + _START_SECONDS

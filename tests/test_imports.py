@@ -208,6 +208,17 @@ def test_no_modules_import_each_other() -> None:
     assert set(CYCLES) - circles(graph) == set(), "this circle is gone: take it off the list"
 
 
+def test_folders_of_the_runtime_do_not_import_each_other() -> None:
+    """A module beside the folders stands for itself: both ends and the client are there."""
+    folders = {path.name for path in PACKAGES["tapml_rpc"].iterdir() if path.is_dir()}
+    graph: dict[str, set[str]] = {}
+    for module, _, imported in module_imports():
+        user, used = module.split("."), imported.split(".")
+        if user[0] == used[0] == "tapml_rpc" and len(user) > 1 < len(used) and user[1] != used[1]:
+            graph.setdefault(user[1], set()).add(used[1])
+    assert [sorted(group) for group in circles(graph) if group & folders] == []
+
+
 def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
     """Groups of modules that reach each other."""
     reached: dict[str, set[str]] = {}

@@ -46,8 +46,8 @@ ALLOWED: Final = {
     "tapml/invariants/recorder.py": "PyTorch's name of a kind of device",
     "tapml/package/texts.py": BROWSER,
     "rpc_server/tapml_rpc/browser/device.py": BROWSER,
-    "rpc_server/tapml_rpc/browser/process.py": BROWSER,
-    "rpc_server/tapml_rpc/browser/page.py": BROWSER,
+    "rpc_server/tapml_rpc/tracker/browsers.py": BROWSER,
+    "rpc_server/tapml_rpc/tracker/web_page.py": BROWSER,
     "targets/tapml_targets/codegen/threaded_c.py": "TVM's name of a printer that two platforms use",
     "targets/tapml_targets/platforms.py": "the default platform",
 }

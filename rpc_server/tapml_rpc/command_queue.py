@@ -18,7 +18,7 @@ _HEADER_BYTES: Final = 256 << 10
 _COMMANDS: Final = 512
 _REMEMBERED: Final = 256
 # Commands that make a handle or a name, or end it.
-_HANDLES: Final = frozenset({"allocate", "forget", "free", "program", "record", "unload"})
+_HANDLES: Final = frozenset({"allocate", "forget", "free", "program", "unload"})
 _PADDING: Final = (b"", *(bytes(count) for count in range(1, wire.CHUNK_ALIGNMENT)))
 
 

@@ -113,6 +113,15 @@ def lost_session(why: str = "") -> DeviceLostError:
     return DeviceLostError(f"the session has ended: {why}")
 
 
+def show_fault(error: Exception) -> None:
+    """Print an internal fault: it costs one message only, and must be seen.
+
+    Peers' faults are reported to them alone.
+    """
+    if not isinstance(error, TapmlError):
+        traceback.print_exception(error)
+
+
 def error_reply(error: Exception, header: object) -> bytes:
     """The answer to a message that cannot be taken, b"" if even that is too long.
 

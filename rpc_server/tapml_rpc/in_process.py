@@ -15,7 +15,7 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.device.interpreter import Interpreter
 from tapml_rpc.device.libraries import LibraryStore
-from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES, Message, ServerSession
+from tapml_rpc.device.session_state import EPOCH_BYTES, Message, ServerSession
 from tapml_rpc.session import Session
 from tapml_rpc.transport import PendingResults, Ticket
 from tapml_rpc.welcome import FEATURES, Bounds
@@ -63,12 +63,7 @@ class InProcessTransport:
             library_bytes=self.bounds.library_bytes,
             allow_native=False,
         )
-        self._session = ServerSession(
-            token=secrets.token_bytes(TOKEN_BYTES),
-            control_identity=b"",
-            download_credit=self.bounds.download_window,
-            kernel_deadline=float("inf"),
-        )
+        self._session = ServerSession(self.bounds.download_window)
         self._interpreter = Interpreter(driver, self._libraries, self.bounds, self._deliver)
         self._sequence = 0
         # The running batch; it stays set after an interrupt.
@@ -85,7 +80,7 @@ class InProcessTransport:
         self._check()
         self._sequence += 1
         ticket = self._running = Ticket(self._sequence, len(chunk), pending or {})
-        message = Message(b"", ticket.sequence, stream, commands, memoryview(chunk))
+        message = Message(ticket.sequence, stream, commands, memoryview(chunk))
         for _ in self._interpreter.run(self._session, message):
             # It waits for room to stream into: what came before has been copied by now.
             self._session.download_credit = self.bounds.download_window
@@ -128,13 +123,7 @@ class InProcessTransport:
                 "a command on the device was interrupted half-way; open a new session"
             )
 
-    def _deliver(
-        self,
-        session: ServerSession,
-        identity: bytes,
-        header: wire.Header,
-        parts: list[memoryview | bytes],
-    ) -> None:
+    def _deliver(self, header: wire.Header, parts: list[memoryview | bytes]) -> None:
         ticket = self._running
         assert ticket is not None  # noqa: S101 - batches run inside `send` alone
         if header["type"] == "done":

@@ -1,9 +1,14 @@
-"""Values on a command line: ports, seconds, bytes."""
+"""Command lines of servers: their values (ports, seconds, bytes), and a dataclass of options."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from typing import Any, Final, TypeVar
+
+Options = TypeVar("Options")
 
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _DIGITS: Final = 15
@@ -38,3 +43,41 @@ def byte_count(text: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS):
         raise argparse.ArgumentTypeError(f"expected bytes such as 512M or 4G, got {text!r}")
     return int(digits) * unit
+
+
+def declaring(parser: Any, defaults: object) -> Callable[..., None]:
+    """Declares options on a parser or a group: name, metavar, help, and what argparse takes.
+
+    Its field in `defaults`, a dataclass, has the name of the option unless `dest` says another.
+    """
+    return partial(_declare, parser, defaults)
+
+
+def _declare(
+    parser: Any, defaults: object, name: str, metavar: str, text: str, **more: Any
+) -> None:
+    field = more.setdefault("dest", name.removeprefix("--").replace("-", "_"))
+    parser.add_argument(
+        name, **{"default": getattr(defaults, field), "metavar": metavar, "help": text, **more}
+    )
+
+
+def declare_origins(declare: Callable[..., None]) -> None:
+    """Declare ``--origin``, of a server with WebSockets."""
+    text = "let pages from https://HOST[:PORT] connect, beside those of this machine"
+    declare("--origin", "ORIGIN", text, dest="origins", action="append", default=[])
+
+
+def declare_certificate(declare: Callable[..., None]) -> None:
+    """Declare ``--certificate`` and ``--certificate-key``."""
+    declare("--certificate", "FILE", "for wss:// (default: one that is made here)")
+    declare("--certificate-key", "FILE", "its private key")
+
+
+def options_of(kind: Callable[..., Options], arguments: argparse.Namespace) -> Options:
+    """The options of a dataclass from a command line that declared them all."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    given = {name: getattr(arguments, name) for name in names}
+    return kind(
+        **{name: tuple(each) if isinstance(each, list) else each for name, each in given.items()}
+    )

@@ -1,4 +1,4 @@
-"""What a session has its device record: calls by a handle, programs by a name."""
+"""Programs: commands that a session has its device record, and run by a name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tapml_rpc.device.program_body import (
     MAX_NAME_CHARACTERS,
     check_program,
 )
-from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
-from tapml_rpc.transport import Pending, PendingRead
+from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_rpc.transport import PendingRead
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class RemoteProgram:
 
     Inside the ``with`` block that makes it, its methods record commands. Afterwards
     :meth:`Session.execute` and :meth:`Batch.execute` run it. The device forgets it when it is
-    garbage-collected. It keeps its buffers, calls and Libraries.
+    garbage-collected. It keeps its buffers and Libraries.
 
     Attributes
     ----------
@@ -129,15 +129,9 @@ class RemoteProgram:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, Any] | None = None,
     ) -> None:
-        """Run an operator or an entry."""
+        """Run an operator or an entry; without arguments it is bound to its memory once."""
         fields = library.call_fields(self.session, name, tensors, symbols)
         self._add(["call", *fields, {}], library, *(tensor.buffer for tensor in tensors))
-
-    def run(self, call: RemoteCall) -> None:
-        """Run a recorded call."""
-        if call.session is not self.session:
-            raise InputError(f"{call} was recorded in another session")
-        self._add(["run", call.handle, {}], call)
 
     def payload(self, payloads: Sequence[memoryview]) -> bytes | memoryview:
         """The chunk of a run; raises InputError if the payloads do not match the writes."""
@@ -173,33 +167,11 @@ class RemoteProgram:
 
 
 class Recordings:
-    """The recorded calls and programs of a session, with its lock, queue and link."""
+    """The programs of a session, with its lock, queue and link."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._programs: WeakValueDictionary[str, RemoteProgram] = WeakValueDictionary()
-
-    def record(
-        self,
-        library: RemoteLibrary,
-        name: str,
-        tensors: Sequence[RemoteTensor],
-        symbols: Mapping[str, int] | None = None,
-    ) -> RemoteCall:
-        """Have a call checked and bound to its memory once, for :meth:`Batch.run`."""
-        session = self._session
-        with session._lock:
-            fields = library.call_fields(session, name, tensors, symbols)
-            handle = next(session._handles)
-            session._add(["record", handle, *fields], 64 + len(name) + 64 * len(tensors))
-            return RemoteCall(library, name, tuple(tensors), handle, session._dropped.append)
-
-    def add_run(self, call: RemoteCall, options: dict[str, Any], pending: Pending | None) -> None:
-        """Queue a run of a recorded call."""
-        session = self._session
-        if call.session is not session:
-            raise InputError(f"{call} was recorded in another session")
-        session._add(["run", call.handle, options], 32, pending)
 
     @contextmanager
     def program(self, name: str) -> Iterator[RemoteProgram]:

@@ -120,7 +120,7 @@ class RemoteLibrary:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, int] | None,
     ) -> list[Any]:
-        """The fields of ``call`` and ``record``: Library, name, tensors, symbols.
+        """The fields of ``call``: Library, name, tensors, symbols.
 
         Raises InputError if the Library has no such name, or something belongs to another session.
         """
@@ -135,34 +135,3 @@ class RemoteLibrary:
             buffer.check_window(session, 0, 0)
             arguments.append([buffer.handle, tensor.byte_offset, [*tensor.shape], tensor.dtype])
         return [self.handle, name, arguments, dict(symbols or {})]
-
-
-class RemoteCall:
-    """A recorded call: a library, a name and tensors that the device knows by one handle.
-
-    Made by :meth:`Session.record`, run by :meth:`Batch.run`, forgotten by the device when it is
-    garbage-collected. It keeps its buffers.
-    """
-
-    __slots__ = ("_collect", "handle", "library", "name", "session", "tensors")
-
-    def __init__(
-        self,
-        library: RemoteLibrary,
-        name: str,
-        tensors: tuple[RemoteTensor, ...],
-        handle: int,
-        collect: Callable[[tuple[int | str, int]], None],
-    ) -> None:
-        self.session = library.session
-        self.library = library
-        self.name = name
-        self.tensors = tensors
-        self.handle = handle
-        self._collect = collect
-
-    def __repr__(self) -> str:
-        return f"RemoteCall({self.name!r}, handle={self.handle})"
-
-    def __del__(self) -> None:
-        self._collect((self.handle, 0))

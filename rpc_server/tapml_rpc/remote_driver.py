@@ -6,13 +6,14 @@ wire, the server's evaluator and the driver behind it all do what they promise.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tapml_rpc.client import PendingCall, RemoteBuffer, RemoteTensor, Session
-from tapml_rpc.remote import RemoteCall
+from tapml_rpc.client import PendingCall, RemoteBuffer, RemoteLibrary, RemoteTensor, Session
+from tapml_rpc.recordings import RemoteProgram
 from tapml_targets.driver import (
     BoundLaunch,
     BufferUse,
@@ -46,6 +47,14 @@ class RemoteKernel:
     kernel: Kernel
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """Launches that the device has recorded, as one program, and each of them as a call."""
+
+    program: RemoteProgram
+    calls: tuple[tuple[RemoteLibrary, list[RemoteTensor]], ...]
+
+
 class RemoteDriver:
     """The device of a session; see :class:`tapml_targets.driver.Driver`.
 
@@ -65,6 +74,7 @@ class RemoteDriver:
         self.session = session
         self.description: DeviceDescription = session.device
         self._timed: list[PendingCall] | None = None
+        self._numbers = itertools.count(1)
 
     def allocate(self, nbytes: int) -> RemoteBuffer:
         """See :meth:`Driver.allocate`; the device is waited for."""
@@ -132,20 +142,24 @@ class RemoteDriver:
         """See :meth:`Driver.launch`."""
         self.launch_all(self.bind([BoundLaunch(kernel, tuple(arguments), grid, block)]))
 
-    def bind(self, launches: Sequence[BoundLaunch]) -> tuple[RemoteCall, ...]:
+    def bind(self, launches: Sequence[BoundLaunch]) -> Recorded:
         """See :meth:`Driver.bind`."""
         with self._cleared():
-            calls = tuple(map(self._recorded, launches))
+            calls = tuple(map(self._operator, launches))
+            with self.session.program(f"launches {next(self._numbers)}") as program:
+                for library, tensors in calls:
+                    program.call(library, _OPERATOR, tensors)
             self.session.fence()
-        return calls
+        return Recorded(program, calls)
 
-    def launch_all(self, sequence: Sequence[RemoteCall]) -> None:
+    def launch_all(self, sequence: Recorded) -> None:
         """See :meth:`Driver.launch_all`."""
         with self._cleared(), self.session.batch() as batch:
-            for call in sequence:
-                pending = batch.run(call, timed=self._timed is not None)
-                if self._timed is not None:
-                    self._timed.append(pending)
+            if self._timed is None:
+                batch.execute(sequence.program)
+                return
+            for library, tensors in sequence.calls:
+                self._timed.append(batch.call(library, _OPERATOR, tensors, timed=True))
 
     def begin_timing(self) -> None:
         """See :meth:`Driver.begin_timing`."""
@@ -165,7 +179,7 @@ class RemoteDriver:
         """See :meth:`Driver.close`."""
         self.session.close()
 
-    def _recorded(self, launch: BoundLaunch) -> RemoteCall:
+    def _operator(self, launch: BoundLaunch) -> tuple[RemoteLibrary, list[RemoteTensor]]:
         """An operator of one launch, with its windows as parameters and its numbers built in."""
         given: RemoteKernel = launch.kernel
         parameters: list[Parameter] = []
@@ -194,7 +208,7 @@ class RemoteDriver:
             {given.kernel.name: given.kernel},
             {_OPERATOR: operator},
         )
-        return self.session.record(self.session.upload(library), _OPERATOR, tensors)
+        return self.session.upload(library), tensors
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
 from tapml_rpc.recordings import Recordings, RemoteProgram
-from tapml_rpc.remote import RemoteBuffer, RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.transport import CallResult, Pending, PendingCall, PendingRead, Transport
 from tapml_rpc.uploads import BlobUploads, load_library
 from tapml_targets.driver import DeviceDescription
@@ -42,7 +42,6 @@ class Batch:
         self.write = session.write
         self.fill = session.fill
         self.copy = session.copy
-        self.record = session.record
         self.program = session.program
 
     def read(
@@ -70,15 +69,6 @@ class Batch:
         pending = PendingCall() if options else None
         self._open()._add_call(library, name, tensors, symbols, options, pending)
         return pending or _NOTHING_TO_REPORT
-
-    def run(self, call: RemoteCall, *, timed: bool = False) -> PendingCall:
-        """Run a recorded call; `timed` measures the time in kernels."""
-        if not timed:
-            self._open()._recordings.add_run(call, {}, None)
-            return _NOTHING_TO_REPORT
-        pending = PendingCall()
-        self._open()._recordings.add_run(call, {"timed": True}, pending)
-        return pending
 
     def execute(
         self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
@@ -121,8 +111,8 @@ class Session:
         Where the server listens.
     held_bytes, peak_bytes
         Device memory that buffers of this session take now, and took at most at a time.
-    record, program, execute
-        Record a call, or a program of many commands, on the device, and run a program: see
+    program, execute
+        Record a program of commands on the device, and run it: see
         :class:`tapml_rpc.recordings.Recordings`.
     """
 
@@ -141,8 +131,7 @@ class Session:
         self._lock = threading.RLock()
         self._batch: Batch | None = None
         self._recordings = Recordings(self)
-        self.record, self.program = self._recordings.record, self._recordings.program
-        self.execute = self._recordings.execute
+        self.program, self.execute = self._recordings.program, self._recordings.execute
         uploads = BlobUploads(self)
         self.write_blob, self.write_blobs = uploads.write_blob, uploads.write_blobs
 

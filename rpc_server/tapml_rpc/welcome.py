@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.device.program_body import PROGRAMS
 from tapml_rpc.failures import failure_from_wire
 from tapml_targets.description import from_plain
 from tapml_targets.driver import DeviceDescription
@@ -89,8 +88,7 @@ FEATURES: Final = (
     "entries",
     "timing",
     "workspace-poison",
-    wire.RECORDED_CALLS,
-    PROGRAMS,
+    wire.PROGRAMS,
 )
 
 

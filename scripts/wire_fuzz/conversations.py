@@ -12,13 +12,12 @@ from scripts.wire_fuzz.messages import EPOCH, TOKEN, Message, sequence
 
 HELLO: Final[dict[str, object]] = {
     "type": "hello",
-    "versions": [1],
+    "versions": [2],
     "features": [],
     "download_window": 16 << 20,
     "kernel_deadline": 30.0,
 }
 _LIBRARY: Final = 900
-_RECORDED: Final = 901
 _STREAMED_BYTES: Final = (2 << 20) + 8
 # A payload that takes a different path than shorter ones.
 _LONG_BYTES: Final = 40_000
@@ -161,10 +160,12 @@ class Conversation:
             [{}, {}, {"timed": True}, {"workspace_poison": b"\x7f\xc0\0\0"}]
         )
         commands.append(["call", _LIBRARY, "add_one", tensors, {}, options])
+        timed: dict[str, Any] = {"timed": True}
         if rng.random() < 0.6:
-            commands.append(["record", _RECORDED, _LIBRARY, "add_one", tensors, {}])
-            commands += [["run", _RECORDED, {}]] * rng.randint(1, 20)
-            commands += [["run", _RECORDED, {"timed": True}], ["free", _RECORDED]]
+            body = [["call", _LIBRARY, "add_one", tensors, {}, options] for options in ({}, timed)]
+            commands.append(["program", "calls", body])
+            commands += [["execute", "calls", [], 0]] * rng.randint(1, 20)
+            commands.append(["forget", "calls"])
         commands.append(["read", tensors[1][0], 0, size])
         self._batch(commands)
 

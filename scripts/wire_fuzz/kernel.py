@@ -67,7 +67,9 @@ def operator_test(
         batch.write(tensors[0].buffer, given)
         batch.fill(tensors[1].buffer, b"\xff")
         if record:
-            batch.run(batch.record(library, "add_one", tensors))
+            with batch.program("add") as program:
+                program.call(library, "add_one", tensors)
+            batch.execute(program)
         else:
             batch.call(library, "add_one", tensors)
         read = batch.read(tensors[1].buffer)

@@ -386,7 +386,8 @@ def _clients() -> Check:
 
 
 def _tracker(address: str) -> Check:
-    from tapml_rpc.tracker import list_devices, tracker_credentials
+    from tapml_rpc.tracker.listing import list_devices
+    from tapml_rpc.tracker.request import tracker_credentials
 
     try:
         secret = tracker_credentials(address)

@@ -81,7 +81,8 @@ def remote_devices(
     """
     if not tracker:
         return [], ""
-    from tapml_rpc.tracker import list_devices, tracker_credentials
+    from tapml_rpc.tracker.listing import list_devices
+    from tapml_rpc.tracker.request import tracker_credentials
 
     try:
         secret = tracker_credentials(tracker)

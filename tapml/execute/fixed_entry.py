@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from tapml.execute.arrays import Array, Bytes, allocate, window
 from tapml.execute.device import DeviceBuffer, DeviceMemory
 from tapml_rpc.recordings import MAX_PAYLOAD_BYTES, RemoteProgram
-from tapml_rpc.remote import RemoteCall, RemoteLibrary, RemoteTensor
+from tapml_rpc.remote import RemoteLibrary, RemoteTensor
 from tapml_targets.dtype import dtype
 from tapml_targets.expression import evaluate
 from tapml_targets.library import EntryProgram, Parameter
 
 if TYPE_CHECKING:
-    from tapml_rpc.client import Batch
+    from tapml_rpc.client import Batch, PendingCall
 
 # Alignment of windows into device memory: no OpenCL device requires more than 4096 bits.
 _WINDOW_ALIGNMENT: Final = 512
@@ -41,6 +41,8 @@ class FixedEntry:
     ----------
     inputs
         Holds all inputs consecutively, so that a run needs one write.
+    written_apart
+        Whether that write is too large for a program, and comes before it.
     """
 
     def __init__(
@@ -53,7 +55,6 @@ class FixedEntry:
         self._program = program
         self._library = library
         self._resident = resident
-        self._calls: dict[int, RemoteCall] = {}
         self._programs: dict[int, RemoteProgram] = {}
         self._offsets: dict[str, int] = {}
         self._buffers: list[DeviceBuffer] = []
@@ -72,6 +73,7 @@ class FixedEntry:
                 self._buffers.append(buffer)
                 self.outputs[name] = RemoteTensor(buffer.remote, 0, shape, parameter.dtype)
         self.inputs = memory.acquire(end)
+        self.written_apart = self.inputs.nbytes > MAX_PAYLOAD_BYTES
         self._staging = allocate(end)
         self._views = {
             name: window(self._staging, self._offsets[name], _extents(each)[0], each.dtype)
@@ -95,32 +97,29 @@ class FixedEntry:
             view[...] = inputs[name]
         return self._staging
 
-    def call(self, batch: Batch, arrangement: int) -> RemoteCall:
-        """The call on an arrangement of the state's buffers, recorded on first use."""
-        call = self._calls.get(arrangement)
-        if call is None:
-            tensors = [self._tensor(parameter) for parameter in self._program.parameters]
-            call = batch.record(self._library, self._program.name, tensors)
-            self._calls[arrangement] = call
-        return call
+    def call(self, batch: Batch) -> PendingCall:
+        """Run it on the present arrangement of the state's buffers, and measure its kernels."""
+        return batch.call(self._library, self._program.name, self._tensors(), timed=True)
 
-    def program(self, batch: Batch, arrangement: int) -> RemoteProgram | None:
-        """A complete run as one program: write the inputs, call, read the outputs in order.
+    def program(self, batch: Batch, arrangement: int) -> RemoteProgram:
+        """A run as one program: write the inputs, call, read the outputs in order.
 
-        Recorded on an arrangement's first use. None if the inputs exceed the limit of a program.
+        Recorded on an arrangement's first use. Inputs that exceed the limit of a program are
+        written before it: see :attr:`written_apart`.
         """
-        if self.inputs.nbytes > MAX_PAYLOAD_BYTES:
-            return None
         program = self._programs.get(arrangement)
         if program is None:
-            call = self.call(batch, arrangement)
             with batch.program(f"{self._program.name}#{next(_numbers)}") as program:
-                program.write(self.inputs.remote, self.inputs.nbytes)
-                program.run(call)
+                if not self.written_apart:
+                    program.write(self.inputs.remote, self.inputs.nbytes)
+                program.call(self._library, self._program.name, self._tensors())
                 for tensor in self.outputs.values():
                     program.read(tensor.buffer, tensor.nbytes)
             self._programs[arrangement] = program
         return program
+
+    def _tensors(self) -> list[RemoteTensor]:
+        return [self._tensor(parameter) for parameter in self._program.parameters]
 
     def _tensor(self, parameter: Parameter) -> RemoteTensor:
         kind, _, name = parameter.name.partition(":")

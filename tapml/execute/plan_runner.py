@@ -191,17 +191,18 @@ class PlanRunner:
         if fixed is None:
             fixed = FixedEntry(program, self._library, self._memory, self._resident)
             self._fixed[program.name] = fixed
-        recorded = None if timed else fixed.program(batch, self._arrangement)
-        if recorded is not None:
-            reads = batch.execute(recorded, fixed.fill(inputs))
-            outputs = fixed.outputs.items()
-            return [(*each, read) for each, read in zip(outputs, reads, strict=True)], None
-        batch.write(fixed.inputs.remote, fixed.fill(inputs))
-        call = batch.run(fixed.call(batch, self._arrangement), timed=timed)
-        return [
-            (name, tensor, batch.read(tensor.buffer, tensor.nbytes))
-            for name, tensor in fixed.outputs.items()
-        ], call
+        staged = fixed.fill(inputs)
+        if timed or fixed.written_apart:
+            batch.write(fixed.inputs.remote, staged)
+        outputs = fixed.outputs.items()
+        call: PendingCall | None = None
+        if timed:
+            call = fixed.call(batch)
+            reads = [batch.read(tensor.buffer, tensor.nbytes) for _, tensor in outputs]
+        else:
+            payloads = () if fixed.written_apart else (staged,)
+            reads = batch.execute(fixed.program(batch, self._arrangement), *payloads)
+        return [(*each, read) for each, read in zip(outputs, reads, strict=True)], call
 
     def _call(
         self,

@@ -66,13 +66,13 @@ def test_reads_that_fail_leave_the_ring_as_it_was(pieces: RingPieces, nbytes: in
         FailingReads(),
         LibraryStore(held_bytes=1, library_bytes=1, allow_native=False),
         bounds,
-        lambda session, identity, header, parts: answers.append(header),
+        lambda header, parts: answers.append(header),
         pieces=pieces,
     )
-    session = ServerSession(b"session", b"", bounds.download_window, 1.0)
+    session = ServerSession(bounds.download_window)
 
     def run(sequence: int, *commands: list[Any]) -> None:
-        batch = Message(b"", sequence, 0, list(commands), memoryview(b""))
+        batch = Message(sequence, 0, list(commands), memoryview(b""))
         for _ in interpreter.run(session, batch):
             raise AssertionError("there is credit for all of it")
 

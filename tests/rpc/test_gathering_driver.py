@@ -44,7 +44,7 @@ class Served:
         self.driver = GatheringDriver()
         self.answers: list[wire.Header] = []
         self.unfinished: list[int] = []
-        self.session = ServerSession(b"session", b"", credit, 1.0)
+        self.session = ServerSession(credit)
         self.interpreter = Interpreter(
             self.driver,
             LibraryStore(held_bytes=1, library_bytes=1, allow_native=False),
@@ -55,10 +55,10 @@ class Served:
 
     def batch(self, *commands: list[Any]) -> Iterator[None]:
         self._sequence += 1
-        message = Message(b"", self._sequence, 0, list(commands), memoryview(b""))
+        message = Message(self._sequence, 0, list(commands), memoryview(b""))
         return self.interpreter.run(self.session, message)
 
-    def _send(self, session: object, identity: bytes, header: wire.Header, parts: object) -> None:
+    def _send(self, header: wire.Header, parts: object) -> None:
         self.answers.append(header)
         self.unfinished.append(self.driver.gathered)
 

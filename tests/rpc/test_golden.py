@@ -19,7 +19,6 @@ FORM_ALONE = {
     "answer to a timed call with a damaged workspace",
     "call",
     "goodbye",
-    "recorded call",
     "upload and load",
 }
 SESSION, EPOCH = bytes.fromhex(GOLDEN["session"]), bytes.fromhex(GOLDEN["epoch"])

@@ -33,11 +33,10 @@ class Step:
             RemoteTensor(session.allocate(4 * COUNT), 0, (COUNT,), "float32") for _ in range(2)
         ]
         given, output = (tensor.buffer for tensor in self.tensors)
-        self.call = session.record(library, "add_two", self.tensors)
         with session.program(name) as self.program:
             self.program.fill(output, np.float32(-1).tobytes())
             self.program.write(given)
-            self.program.run(self.call)
+            self.program.call(library, "add_two", self.tensors)
             self.program.read(output, 8)
             self.program.call(library, "add_one", [self.tensors[1], self.tensors[0]])
             self.program.read(given)
@@ -163,8 +162,8 @@ def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:
     last = LastCommands(memoryview(bytearray(JOURNAL_BYTES)))
     last.add(7, wire.pack({"commands": [["fence"], ["execute", "step", [3], 0]]}))
     assert last.name(7, 0) == "fence()"
-    batch = RunningBatch(ServerSession(b"", b"", 0, 0), Message(b"", 7, 0, [], memoryview(b"")))
-    batch.enter("step", 1, 4, ["run", 12, {}])
+    batch = RunningBatch(ServerSession(0), Message(7, 0, [], memoryview(b"")))
+    batch.enter("step", 1, 4, ["fence"])
     assert last.name(7, batch.place) == "execute('step', [3], 0), its command 4"
     assert last.name(7, AFTER_ALL) == "fence"
 

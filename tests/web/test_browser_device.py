@@ -110,13 +110,12 @@ def test_a_long_tensor_goes_there_and_back_in_pieces(session: Session) -> None:
     assert bytes(session.read(buffer)) == data
 
 
-def test_recorded_calls_and_programs_run_by_name(session: Session) -> None:
+def test_programs_run_by_name(session: Session) -> None:
     library = session.upload(LIBRARY)
     a, o = tensor(session, VALUES), tensor(session, 0 * VALUES)
-    recorded = session.record(library, "double_add", [a, o])
     with session.program("step") as program:
         program.write(a.buffer, VALUES.nbytes)
-        program.run(recorded)
+        program.call(library, "double_add", [a, o])
         program.read(o.buffer, VALUES.nbytes)
     for more in (0, 5):
         (got,) = session.execute(program, VALUES + more)

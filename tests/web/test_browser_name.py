@@ -16,7 +16,7 @@ import pytest
 from tapml.cli.offload import add_parser, session_settings
 from tapml_rpc.browser.device import without_opening
 from tapml_rpc.reach import open_another, open_device
-from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.listing import list_devices
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.pages import NAME, DevicePage
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tapml_rpc.client import connect
 from tapml_rpc.remote import RemoteLibrary, RemoteTensor
 from tapml_rpc.session import Session
-from tapml_rpc.tracker import request_device
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.library import (
     BufferArgument,
     CodeModule,

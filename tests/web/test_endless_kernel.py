@@ -10,7 +10,7 @@ import pytest
 from tapml_rpc.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
-from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.errors import KernelTimeoutError
 from tapml_targets.library import (
     BufferArgument,

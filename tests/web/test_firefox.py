@@ -29,7 +29,7 @@ from tests.web.test_browser_device import (  # noqa: F401
     test_a_read_waits_for_the_work_before_it,
     test_an_operator_and_an_entry_run_in_the_browser,
     test_bytes_are_written_filled_copied_and_read_at_any_place,
-    test_recorded_calls_and_programs_run_by_name,
+    test_programs_run_by_name,
     test_tensors_may_begin_anywhere_and_share_a_buffer,
     test_too_many_threads_and_too_large_a_buffer_name_the_limit,
 )

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.browser.page import how_to_open
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import list_devices, request_device
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import request_device
+from tapml_rpc.tracker.web_page import how_to_open
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser
 from tests.rpc.announced import AnnouncedProcess
@@ -189,7 +190,7 @@ def test_who_does_not_show_the_lease_or_speaks_another_version_is_refused(
             connect(lease.address, lease="guess")
         shown.wait("#log", "refused: this device is lent to another client")
         monkeypatch.setattr("tapml_rpc.wire.VERSION", 99)
-        with pytest.raises(ProtocolError, match=r"version 1, the client \[99\]"):
+        with pytest.raises(ProtocolError, match=r"version 2, the client \[99\]"):
             connect(lease.address, lease=lease)
         shown.wait("#log", "bring both to the same release of tapml")
 
@@ -201,7 +202,7 @@ def test_a_tracker_of_another_release_refuses_the_page_in_words(tmp_path: Path) 
         open_browser(tmp_path / "profile", *WEBGPU_FLAGS) as page,
     ):
         page.open(f"{tracker.line['websocket'].replace('ws', 'http', 1)}/#name=page")
-        for said in ("refused", "version 99", "[1]"):
+        for said in ("refused", "version 99", "[2]"):
             page.wait_shown(said)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tapml_rpc.reach import open_device
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.listing import list_devices
 from tests.report.browser import Page, open_browser
 from tests.rpc.tracker.trackers import TrackerProcess
 from tests.targets.libraries import library as small_library

@@ -15,7 +15,7 @@ from tapml.session.device_facts import SELF_TEST, record_self_test
 from tapml_rpc import self_test
 from tapml_rpc.self_test import session_self_test
 from tapml_rpc.session import Session
-from tapml_rpc.tracker import request_device
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.self_test.facts import from_plain
 from tests.rpc.tracker.trackers import wait_for
 from tests.web.pages import NAME, DevicePage

@@ -1,4 +1,4 @@
-/** Commands that run operators and entries: given in full, or recorded and run by handle. */
+/** The command that runs operators and entries. */
 
 import { inputError, protocolError, TapmlError } from "./errors";
 import { KernelTimer } from "./kernel_timer";
@@ -53,52 +53,6 @@ export class Calls {
       throw inputError("workspace_poison must hold at least one byte");
     }
     return this.poisoned(batch, index, loaded, called, uses, values, pattern, timed);
-  }
-
-  record(batch: RunningBatch, _index: Index, [handle, library, name, tensors, symbols]: Fields): void {
-    const { session } = batch;
-    const number = session.newHandle(handle);
-    session.newRecording();
-    const built = builtOf(batch, library);
-    const called = text(name, "operator name");
-    const uses = tensorsOf(batch, tensors);
-    const call = built.loaded.record(batch.steps, called, uses, symbolsOf(symbols));
-    const handles = new Set(array(tensors, "tensors").map((tensor) => handleOf(array(tensor, "tensor")[0])));
-    session.recordings.set(number, {
-      library: handleOf(library),
-      built,
-      call,
-      buffers: [...handles].map((each) => [each, session.buffer(each)] as const),
-    });
-    batch.makes(() => {
-      if (session.recordings.delete(number)) {
-        call.bound.launches.close();
-      }
-    });
-  }
-
-  run(batch: RunningBatch, index: Index, [handle, options]: Fields): Waiting {
-    const { session } = batch;
-    const recording = session.recordings.get(handleOf(handle));
-    if (recording === undefined) {
-      throw inputError(
-        `no recorded call has the handle ${String(handle)}: it was freed, or recording it failed`,
-      );
-    }
-    const timed = map(options, "options of a run")["timed"] === true;
-    if (session.libraries.get(recording.library) !== recording.built) {
-      throw inputError(`the Library of the recorded call ${String(handle)} was unloaded`);
-    }
-    for (const [number, held] of recording.buffers) {
-      if (session.buffers.get(number) !== held) {
-        throw inputError(`the recorded call ${String(handle)} uses buffer ${number}: it is gone`);
-      }
-    }
-    this.counters.calls += 1;
-    this.counters.lastCall = recording.call.name;
-    const { loaded } = recording.built;
-    const bind = (): LaunchSequence => loaded.bindRecorded(batch.steps, recording.call);
-    return this.launch(batch, index, bind, timed);
   }
 
   private launch(batch: RunningBatch, index: Index, bind: () => LaunchSequence, timed: boolean): Waiting {

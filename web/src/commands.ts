@@ -56,8 +56,6 @@ export class Commands {
       ["load", of(2, byHash.load.bind(byHash))],
       ["unload", of(1, byHash.unload.bind(byHash))],
       ["call", of(5, calls.call.bind(calls))],
-      ["record", of(5, calls.record.bind(calls))],
-      ["run", of(2, calls.run.bind(calls))],
       ["fence", of(0, this.fence.bind(this))],
       ["reset", of(0, this.reset.bind(this))],
       ["program", of(2, this.program.bind(this))],
@@ -120,22 +118,16 @@ export class Commands {
   }
 
   private free(batch: RunningBatch, _index: Index, [handle]: Fields): void {
-    const number = handleOf(handle);
-    if (!this.freeBuffer(batch, number)) {
-      batch.session.recordings.get(number)?.call.bound.launches.close();
-      batch.session.recordings.delete(number);
-    }
+    this.freeBuffer(batch, handleOf(handle));
   }
 
-  private freeBuffer(batch: RunningBatch, number: Handle): boolean {
+  private freeBuffer(batch: RunningBatch, number: Handle): void {
     const buffer = batch.session.buffers.get(number);
-    if (buffer === undefined) {
-      return false;
+    if (buffer !== undefined) {
+      batch.session.buffers.delete(number);
+      batch.session.nbytes -= buffer.nbytes;
+      this.memory.free(buffer);
     }
-    batch.session.buffers.delete(number);
-    batch.session.nbytes -= buffer.nbytes;
-    this.memory.free(buffer);
-    return true;
   }
 
   private write(batch: RunningBatch, _index: Index, [handle, offset, nbytes, chunkOffset]: Fields): void {

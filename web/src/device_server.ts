@@ -18,7 +18,6 @@ const FEATURES = [
   "entries",
   "timing",
   "workspace-poison",
-  "recorded-calls",
   "programs",
   "blobs",
 ];

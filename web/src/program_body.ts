@@ -14,14 +14,10 @@ const FIELDS: ReadonlyMap<string, number> = new Map([
   ["fill", 4],
   ["paste", 5],
   ["read", 3],
-  ["run", 2],
   ["write", 4],
 ]);
 /** Fields that are maps: never an argument, though their values may be. */
-const MAPS: ReadonlyMap<string, readonly number[]> = new Map([
-  ["call", [4, 5]],
-  ["run", [2]],
-]);
+const MAPS: ReadonlyMap<string, readonly number[]> = new Map([["call", [4, 5]]]);
 
 export class ProgramBody {
   constructor(

@@ -5,7 +5,6 @@ import { inputError, protocolError } from "./errors";
 import { renderCommand } from "./failures";
 import type { GpuClock } from "./gpu_clock";
 import type { BuiltLibrary, Upload } from "./library_store";
-import type { RecordedCall } from "./loaded_library";
 import type { DeviceBuffer, Memory } from "./memory";
 import type { ProgramBody } from "./program_body";
 import { handleOf, shown, type Handle, type Header } from "./wire";
@@ -28,7 +27,6 @@ export const BOUNDS = {
   program_bytes: 4 << 20,
 } as const;
 
-const MAX_RECORDINGS = 64;
 
 /** Raise a ProtocolError if a client has more unanswered messages or bytes than allowed. */
 export function checkWindow(what: string, count: number, nbytes: number): void {
@@ -48,13 +46,6 @@ export interface Message {
   readonly chunk: Uint8Array<ArrayBuffer>;
   /** Resolves once the blob requests before it are answered; null if they are. */
   readonly after: Promise<void> | null;
-}
-
-export interface Recording {
-  readonly library: Handle;
-  readonly built: BuiltLibrary;
-  readonly call: RecordedCall;
-  readonly buffers: readonly (readonly [Handle, DeviceBuffer])[];
 }
 
 /** The running command, for pongs and for the deadline. */
@@ -99,7 +90,6 @@ export class Session {
   readonly token = crypto.getRandomValues(new Uint8Array(16));
   readonly buffers = new Map<Handle, DeviceBuffer>();
   readonly libraries = new Map<Handle, BuiltLibrary>();
-  readonly recordings = new Map<Handle, Recording>();
   readonly programs = new Map<string, ProgramBody>();
   readonly uploads = new Map<string, Upload>();
   /** Attached blobs by hash; their bytes never change. */
@@ -163,20 +153,14 @@ export class Session {
   /** Check a new handle, which the client chooses. */
   newHandle(handle: unknown): Handle {
     const number = handleOf(handle);
-    const { buffers, libraries, recordings } = this;
-    if (buffers.has(number) || libraries.has(number) || recordings.has(number)) {
+    const { buffers, libraries } = this;
+    if (buffers.has(number) || libraries.has(number)) {
       throw protocolError(`handle ${number} is in use`);
     }
-    if (buffers.size + libraries.size + recordings.size >= BOUNDS.handles) {
+    if (buffers.size + libraries.size >= BOUNDS.handles) {
       throw inputError(`this session already holds ${BOUNDS.handles} handles`);
     }
     return number;
-  }
-
-  newRecording(): void {
-    if (this.recordings.size >= MAX_RECORDINGS) {
-      throw inputError(`this session already holds ${MAX_RECORDINGS} recorded calls; free one`);
-    }
   }
 
   giveCredit(bytes: number): void {
@@ -202,16 +186,12 @@ export class Session {
     this.ownAtEnd = this.clock?.own(this) ?? 0;
     this.backlog.close();
     this.wakeForCredit?.();
-    for (const recording of this.recordings.values()) {
-      recording.call.bound.launches.close();
-    }
     for (const buffer of this.buffers.values()) {
       memory.free(buffer);
     }
     for (const built of this.libraries.values()) {
       releaseLibrary(built);
     }
-    this.recordings.clear();
     this.buffers.clear();
     this.libraries.clear();
     this.programs.clear();

@@ -12,13 +12,10 @@ test("a step that is a program is one submit and one answer, and makes nothing n
   await client.prepare();
   const program = [
     ["write", 1, 0, 256, 0],
-    ["run", 7, {}],
+    ["call", 9, "op", TENSORS, {}, {}],
     ["read", 2, 0, 256],
   ];
-  await client.batch([
-    ["record", 7, 9, "op", TENSORS, {}],
-    ["program", "step", program],
-  ]);
+  await client.batch([["program", "step", program]]);
   const step = [["execute", "step", [], 0]];
   await client.batch(step, new Uint8Array(256));
   for (let turn = 0; turn < 3; turn += 1) {

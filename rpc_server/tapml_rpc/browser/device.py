@@ -17,8 +17,8 @@ from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, Tapm
 from tapml_targets.platforms import browser_platform
 
 if TYPE_CHECKING:
-    from tapml_rpc.browser.process import BrowserProcess
     from tapml_rpc.security.credentials import Credentials
+    from tapml_rpc.tracker.browsers import BrowserProcess
     from tapml_rpc.tracker.lease import Lease
 
 Say = Callable[[str], None]
@@ -162,7 +162,7 @@ def _listens(address: str) -> bool:
 
 def _show(url: str, way: str, tell: Say, stack: ExitStack) -> BrowserProcess | None:
     """Have the page opened; the browser that was started for it, None if a person opens it."""
-    from tapml_rpc.browser.process import AUTOMATIC, BrowserProcess, find_browser
+    from tapml_rpc.tracker.browsers import AUTOMATIC, BrowserProcess, find_browser
 
     if not way and _has_screen() and webbrowser.open(url):
         tell(f"the page is open in your browser: {url}")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.device.libraries import AttachedBlobs, BuiltLibrary, LibraryStore
 from tapml_rpc.device.piece_memory import PieceMemory, Pieces
 from tapml_rpc.device.programs import Programs
 from tapml_rpc.device.session_state import (
+    BoundCall,
     CommandClock,
     HeldBuffer,
     Index,
-    Recording,
     RunningBatch,
     ServerSession,
 )
@@ -23,9 +23,6 @@ from tapml_rpc.welcome import Bounds
 from tapml_targets.driver import Buffer, Driver, HostReadable, TensorUse
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.prepared_call import CallReport
-
-if TYPE_CHECKING:
-    import zmq
 
 # What is kept of the memory that a session frees.
 MAX_SPARE_BYTES: Final = 64 << 20
@@ -59,12 +56,10 @@ class Allocations:
         session.nbytes += size
 
     def free(self, batch: RunningBatch, index: Index, handle: object) -> None:
-        """Free a buffer or a recording; a missing one is no error."""
+        """Free a buffer; a missing one is no error."""
         session = batch.session
-        number = wire.integer(handle, "handle")
-        held = session.buffers.pop(number, None)
+        held = session.buffers.pop(wire.integer(handle, "handle"), None)
         if held is None:
-            session.recordings.pop(number, None)
             return
         size = held.nbytes
         session.nbytes -= size
@@ -161,9 +156,9 @@ class Reads:
             self._commands.clock.begin(batch)
             shown = self._shown(held, start + offset, size)
             if shown is None:
-                piece = self._pieces.take()
-                data = piece[:size]
+                data = self._pieces.take()[:size]
                 self._read_into(held, start + offset, data)
+                shown = data
             session.download_credit -= size
             header = {
                 "type": "data",
@@ -171,10 +166,7 @@ class Reads:
                 "index": index,
                 "offset": offset,
             }
-            if shown is not None:
-                self._send(session, message.identity, header, [shown])
-            else:
-                self._pieces.lend(piece, self._send(session, message.identity, header, [data]))
+            self._send(header, [shown])
         batch.give(index, length)
 
     def _shown(self, held: HeldBuffer, start: int, length: int) -> memoryview | None:
@@ -193,14 +185,11 @@ class Reads:
 
 MAX_RANK: Final = 32
 # Each keeps the launches of its call, which may be thousands.
-MAX_RECORDINGS: Final = 64
+MAX_BOUND: Final = 64
 
 
 class Calls:
-    """The commands ``call``, ``record`` and ``run``. All methods run on the device thread."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
+    """The command ``call``, also as programs have it. All methods run on the device thread."""
 
     def call(
         self,
@@ -230,53 +219,36 @@ class Calls:
         if timed or poison is not None:
             _give(batch, index, report, timed=timed)
 
-    def record(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        handle: object,
-        library: object,
-        name: object,
-        tensors: object,
-        symbols: object,
-    ) -> None:
-        """Check, plan and bind a call, so that ``run`` only has to launch."""
+    def run(self, batch: RunningBatch, key: tuple[str, int], command: list[Any]) -> None:
+        """Run a call of a program, `key`, which is checked and bound to its memory once.
+
+        It is bound again where its Library or a buffer of it is another since.
+        """
         session = batch.session
-        number = session.new_handle(handle, self._bounds.handles)
-        if len(session.recordings) >= MAX_RECORDINGS:
-            raise InputError(
-                f"this session already holds {MAX_RECORDINGS} recorded calls; free one"
-            )
+        bound = session.bound.get(key)
+        if bound is None or not _is_whole(session, bound):
+            bound = self._bind(batch, key, command)
+        bound.built.loaded.run(bound.call)
+
+    def _bind(self, batch: RunningBatch, key: tuple[str, int], command: list[Any]) -> BoundCall:
+        session = batch.session
+        _, library, name, tensors, symbols, _ = command
         built = _built(batch, library)
         call = built.loaded.record(
             wire.text(name, "operator name"), _tensors(batch, tensors), _symbols(symbols)
         )
-        handles = {tensor[0] for tensor in wire.array(tensors, "tensors")}
-        session.recordings[number] = Recording(
-            library=wire.integer(library, "handle"),
+        session.bound.pop(key, None)
+        if len(session.bound) >= MAX_BOUND:
+            del session.bound[next(iter(session.bound))]
+        handles = {tensor[0] for tensor in tensors}
+        bound = session.bound[key] = BoundCall(
+            library=library,
             built=built,
             call=call,
             buffers=tuple((each, session.buffers[each]) for each in handles),
             checked=session.releases,
         )
-
-    def run(self, batch: RunningBatch, index: Index, handle: object, options: object) -> None:
-        """Run a recorded call."""
-        session = batch.session
-        recording = session.recordings.get(handle) if type(handle) is int else None
-        if recording is None:
-            wire.integer(handle, "handle")
-            raise InputError(
-                f"no recorded call has the handle {handle}: it was freed, or recording it failed"
-            )
-        if type(options) is not dict:
-            raise ProtocolError("the options of a run are a map")
-        if recording.checked != session.releases:
-            _check_held(session, recording, handle)
-        timed = options.get("timed") is True if options else False
-        report = recording.built.loaded.run(recording.call, timed=timed)
-        if timed:
-            _give(batch, index, report, timed=True)
+        return bound
 
 
 def _built(batch: RunningBatch, library: object) -> BuiltLibrary:
@@ -286,13 +258,14 @@ def _built(batch: RunningBatch, library: object) -> BuiltLibrary:
     return built
 
 
-def _check_held(session: ServerSession, recording: Recording, handle: object) -> None:
-    if session.libraries.get(recording.library) is not recording.built:
-        raise InputError(f"the Library of the recorded call {handle} was unloaded")
-    for number, held in recording.buffers:
-        if session.buffers.get(number) is not held:
-            raise InputError(f"the recorded call {handle} uses buffer {number}: it is gone")
-    recording.checked = session.releases
+def _is_whole(session: ServerSession, bound: BoundCall) -> bool:
+    """Whether a bound call's Library and buffers are the session's still."""
+    if bound.checked == session.releases:
+        return True
+    bound.checked = session.releases
+    return session.libraries.get(bound.library) is bound.built and all(
+        session.buffers.get(number) is held for number, held in bound.buffers
+    )
 
 
 def _give(batch: RunningBatch, index: Index, report: CallReport, *, timed: bool) -> None:
@@ -347,19 +320,15 @@ MAX_PATTERN_BYTES: Final = 4096
 # Bytes of a blob between two checks of the deadline.
 PASTE_BYTES: Final = 16 << 20
 
-Send: TypeAlias = Callable[
-    [ServerSession, bytes, wire.Header, "list[memoryview | bytes]"],
-    "zmq.MessageTracker | None",
-]
+Send: TypeAlias = Callable[[wire.Header, "list[memoryview | bytes]"], None]
 Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
 
 
 class Commands:
     """The commands over one open driver. All methods run on the device thread.
 
-    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
-    connection; a large chunk is sent in place, and the returned tracker says when that is done.
-    `clock` is notified which command runs. `blobs` is None without a blob store. `handlers` by name
+    `send` sends a header and a chunk's parts; it is done with their memory when it returns. `clock`
+    is notified which command runs. `blobs` is None without a blob store. `handlers` by name
     take the batch, the command's index and the command's fields.
     """
 
@@ -382,7 +351,7 @@ class Commands:
         self.allocations = Allocations(driver, bounds)
         memory = PieceMemory(PIECE_BYTES) if pieces is None else pieces
         reads = Reads(self, driver, send, memory)
-        calls = Calls(bounds)
+        self.calls = Calls()
         self.handlers: dict[str, Handler] = {
             "allocate": self.allocations.allocate,
             "free": self.allocations.free,
@@ -394,9 +363,7 @@ class Commands:
             "upload": self._upload,
             "load": self._load,
             "unload": self._unload,
-            "call": calls.call,
-            "record": calls.record,
-            "run": calls.run,
+            "call": self.calls.call,
             "fence": self._fence,
             "reset": self._reset,
         }

@@ -14,8 +14,8 @@ from tapml_rpc.device.session_state import (
     AFTER_ALL,
     CommandClock,
     Message,
+    NoClock,
     RunningBatch,
-    RunningCommand,
     ServerSession,
     place_in,
 )
@@ -35,9 +35,8 @@ class ClientGoneError(Exception):
 class Interpreter:
     """Commands over one open driver. All methods run on the device thread.
 
-    `libraries` are those of all sessions. `send` sends a header and a chunk's parts to a session's
-    connection, or raises ClientGoneError. `clock`, `pieces` and `blobs` are those of
-    :class:`Commands`.
+    `send` sends a header and a chunk's parts, or raises ClientGoneError. `clock`, `pieces` and
+    `blobs` are those of :class:`Commands`.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Interpreter:
         self._gathers = driver if isinstance(driver, BatchesCommands) else None
         self._libraries = libraries
         self._send = send
-        self._clock = RunningCommand() if clock is None else clock
+        self._clock = NoClock() if clock is None else clock
         self._commands = Commands(
             driver, libraries, bounds, send, clock=self._clock, pieces=pieces, blobs=blobs
         )
@@ -80,7 +79,7 @@ class Interpreter:
                 self._gathers.flush()
         session.queue.clear()
         session.uploads.clear()
-        session.recordings.clear()
+        session.bound.clear()
         session.programs.clear()
         for held in session.buffers.values():
             self._driver.free(held.buffer)
@@ -165,14 +164,14 @@ class Interpreter:
             header["error"] = failure
         session.answered = message.sequence
         try:
-            self._send(session, message.identity, header, batch.inline)
+            self._send(header, batch.inline)
         except ProtocolError as error:
             # Results that do not fit any header: the session continues without them.
             batch.command, batch.place = "the answer to a batch", AFTER_ALL
             self._fail(batch, len(message.commands), error)
             header = {"type": "done", "sequence": message.sequence}
             header["error"] = session.failures[message.stream]
-            self._send(session, message.identity, header, [])
+            self._send(header, [])
 
 
 def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:

@@ -18,12 +18,6 @@ MAX_IDLE_BUILT: Final = 64
 
 
 @dataclass
-class _Upload:
-    data: bytearray
-    received: int = 0
-
-
-@dataclass
 class BuiltLibrary:
     """A Library built on the device, and the number of its handles."""
 
@@ -55,7 +49,7 @@ class LibraryStore:
 
     def receive(
         self,
-        uploads: dict[str, _Upload],
+        uploads: dict[str, bytearray],
         digest: str,
         total: int,
         offset: int,
@@ -74,19 +68,17 @@ class LibraryStore:
         if offset == 0:
             if digest not in uploads and len(uploads) >= 4:
                 raise ProtocolError("more than four Libraries are being uploaded at once")
-            uploads[digest] = _Upload(bytearray())
+            uploads[digest] = bytearray()
         upload = uploads.get(digest)
-        if upload is None or offset != upload.received or offset + len(piece) > total:
+        if upload is None or offset != len(upload) or offset + len(piece) > total:
             uploads.pop(digest, None)
             raise ProtocolError(
                 f"piece at {offset} of Library {digest[:12]} does not follow the one before"
             )
-        upload.data += piece
-        upload.received += len(piece)
-        if upload.received < total:
+        upload += piece
+        if len(upload) < total:
             return False
-        del uploads[digest]
-        packed = bytes(upload.data)
+        packed = bytes(uploads.pop(digest))
         found = hashlib.sha256(packed).hexdigest()
         if found != digest:
             raise ProtocolError(f"Library announced as {digest[:12]} arrived as {found[:12]}")

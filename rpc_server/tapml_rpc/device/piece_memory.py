@@ -5,26 +5,14 @@ Fresh memory for every piece costs more in page faults than the copy into it.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    import zmq
-
-_MOST_KEPT: Final = 16
+from typing import Protocol
 
 
 class Pieces(Protocol):
-    """Lends memory for the pieces of a streamed read."""
+    """Memory for the pieces of a streamed read."""
 
     def take(self) -> memoryview:
         """Memory that nobody reads any more."""
-
-    def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
-        """Remember a piece that is being sent.
-
-        `tracker` says when that is done, None that it is.
-        """
 
     def answer(self, nbytes: int) -> memoryview:
         """Memory for bytes that the batch's answer carries; nothing else is taken until then."""
@@ -37,39 +25,22 @@ class Pieces(Protocol):
 
 
 class PieceMemory:
-    """Pieces of `nbytes` that alternate between the driver and the socket."""
+    """Pieces of `nbytes` that are copied as soon as they are sent."""
 
     def __init__(self, nbytes: int) -> None:
-        self._nbytes = nbytes
-        self._lent: deque[tuple[memoryview, zmq.MessageTracker]] = deque()
-        self._idle: memoryview | None = None
+        self._memory = memoryview(bytearray(nbytes))
 
     def take(self) -> memoryview:
         """Memory that nobody reads any more."""
-        if self._idle is not None:
-            idle, self._idle = self._idle, None
-            return idle
-        if self._lent and self._lent[0][1].done:
-            return self._lent.popleft()[0]
-        return memoryview(bytearray(self._nbytes))
-
-    def lend(self, piece: memoryview, tracker: zmq.MessageTracker | None) -> None:
-        """Remember a piece that is being sent.
-
-        `tracker` says when that is done, None that it is.
-        """
-        if tracker is None:
-            self._idle = piece
-        elif len(self._lent) < _MOST_KEPT:
-            self._lent.append((piece, tracker))
+        return self._memory
 
     def answer(self, nbytes: int) -> memoryview:
         """Memory for bytes that the batch's answer carries."""
         return memoryview(bytearray(nbytes))
 
     def direct(self) -> bool:
-        """False: sockets take a large message without a copy, and send it later."""
+        """False: an answer keeps what it carries."""
         return False
 
     def give_back(self) -> None:
-        """Nothing to do: memory of this process is garbage-collected."""
+        """Nothing to do."""

@@ -13,8 +13,6 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_targets.errors import InputError, ProtocolError
 
-PROGRAMS: Final = "programs"
-"""The feature of a server that knows ``program``, ``execute`` and ``forget``."""
 MAX_ARGUMENTS: Final = 64
 MAX_NAME_CHARACTERS: Final = 256
 # What a program may do, and how many fields each has: nothing that makes a handle or ends one.
@@ -25,10 +23,9 @@ _FIELDS: Final = {
     "fill": 4,
     "paste": 5,
     "read": 3,
-    "run": 2,
     "write": 4,
 }
-_MAPS: Final = {"call": (4, 5), "run": (2,)}
+_MAPS: Final = {"call": (4, 5)}
 # Tensors, a tensor, its shape.
 _MAX_DEPTH: Final = 4
 
@@ -37,13 +34,15 @@ _MAX_DEPTH: Final = 4
 class ProgramBody:
     """A program that has been checked.
 
-    `commands` are in batch form; `varying` says for each whether it has arguments. A run brings
-    `arguments` integers. The program has `nbytes` bytes on the wire.
+    `commands` are in batch form; `varying` says for each whether it has arguments, `bindable`
+    whether it is a call that is the same in every run. A run brings `arguments` integers. The
+    program has `nbytes` bytes on the wire.
     """
 
     name: str
     commands: tuple[list[Any], ...]
     varying: tuple[bool, ...]
+    bindable: tuple[bool, ...]
     arguments: int
     nbytes: int
 
@@ -92,7 +91,11 @@ def check_program(name: object, commands: object, most: int) -> ProgramBody:
     if used and max(used) != len(used) - 1:
         raise ProtocolError(f"program {called!r} has arguments {sorted(used)}: they count from 0")
     nbytes = len(wire.pack({"commands": given}))
-    return ProgramBody(called, tuple(given), tuple(varying), len(used), nbytes)
+    bindable = tuple(
+        command[0] == "call" and command[5] == {} and not varies
+        for command, varies in zip(given, varying, strict=True)
+    )
+    return ProgramBody(called, tuple(given), tuple(varying), bindable, len(used), nbytes)
 
 
 def _checked(command: object) -> list[Any]:

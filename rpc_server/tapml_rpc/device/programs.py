@@ -40,7 +40,11 @@ class Programs:
 
     def forget(self, batch: RunningBatch, index: Index, name: object) -> None:
         """Forget a program; a missing one is no error."""
-        batch.session.programs.pop(wire.text(name, "program name", MAX_NAME_CHARACTERS), None)
+        called = wire.text(name, "program name", MAX_NAME_CHARACTERS)
+        if batch.session.programs.pop(called, None) is not None:
+            bound = batch.session.bound
+            for key in [key for key in bound if key[0] == called]:
+                del bound[key]
 
     def execute(
         self,
@@ -69,6 +73,9 @@ class Programs:
             if message.sequence <= session.cancel_through:
                 raise RemoteError("cancelled by the client before it ran")
             self._commands.clock.begin(batch)
+            if body.bindable[place]:
+                self._commands.calls.run(batch, (called, place), command)
+                continue
             handler = handlers.get(command[0])
             if handler is None:
                 raise ProtocolError(f"this server has no command {command[0]!r}")

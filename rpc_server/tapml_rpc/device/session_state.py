@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.device.libraries import BuiltLibrary, _Upload
+from tapml_rpc.device.libraries import BuiltLibrary
 from tapml_rpc.device.program_body import ProgramBody
 from tapml_targets.driver import Buffer
 from tapml_targets.errors import InputError, ProtocolError
@@ -28,8 +27,8 @@ class HeldBuffer:
 
 
 @dataclass
-class Recording:
-    """A call that can be run by its handle.
+class BoundCall:
+    """A call of a program, bound to its memory.
 
     `library` is its Library's handle, `built` the Library. `buffers` are all that it uses, with
     their handles. `checked` is the session's `releases` when all of that was last known to exist.
@@ -44,9 +43,8 @@ class Recording:
 
 @dataclass
 class Message:
-    """A received batch, with the identity of its connection."""
+    """A received batch."""
 
-    identity: bytes
     sequence: int
     stream: int
     commands: list[Any]
@@ -55,28 +53,22 @@ class Message:
 
 @dataclass
 class ServerSession:
-    """One client's state. Buffers and batches belong to the device thread.
+    """One client's state. Everything but `cancel_through` belongs to the device thread.
 
-    The control thread writes `heard`, `cancel_through` (batches up to this number are not to be
-    run) and `ended` only. The random `token` is in every request, so that no other client can speak
-    for this one. A session lives as long as both its connections; `data_identity` is empty before a
-    message. The client is ready to take `download_credit` chunk bytes. `failures` are the first
-    errors of poisoned streams, in wire form. `spare` are freed buffers by size: a test that
-    allocates the same tensors again gets the same memory, which saves the driver's work and keeps
-    prepared calls valid. While `releases` of buffers and Libraries is unchanged, no recorded call
-    has lost one.
+    Batches up to `cancel_through` are not to be run. The client is ready to take `download_credit`
+    chunk bytes. `failures` are the first errors of poisoned streams, in wire form. `spare` are
+    freed buffers by size: a test that allocates the same tensors again gets the same memory, which
+    saves the driver's work and keeps prepared calls valid. `bound` are calls of programs, by name
+    and place. While `releases` of buffers and Libraries is unchanged, none of them has lost one.
     """
 
-    token: bytes
-    control_identity: bytes
     download_credit: int
-    kernel_deadline: float
     buffers: dict[int, HeldBuffer] = field(default_factory=dict)
     libraries: dict[int, BuiltLibrary] = field(default_factory=dict)
-    recordings: dict[int, Recording] = field(default_factory=dict)
+    bound: dict[tuple[str, int], BoundCall] = field(default_factory=dict)
     programs: dict[str, ProgramBody] = field(default_factory=dict)
     releases: int = 0
-    uploads: dict[str, _Upload] = field(default_factory=dict)
+    uploads: dict[str, bytearray] = field(default_factory=dict)
     failures: dict[int, dict[str, Any]] = field(default_factory=dict)
     queue: deque[Message] = field(default_factory=deque)
     job: Iterator[None] | None = None
@@ -84,10 +76,7 @@ class ServerSession:
     spare_bytes: int = 0
     nbytes: int = 0
     answered: int = 0
-    heard: float = field(default_factory=time.monotonic)
     cancel_through: int = -1
-    data_identity: bytes = b""
-    ended: str = ""
 
     def buffer(self, handle: object) -> HeldBuffer:
         """The memory behind a handle; raises InputError if nothing is allocated under it."""
@@ -102,9 +91,9 @@ class ServerSession:
     def new_handle(self, handle: object, most: int) -> int:
         """Check a new handle of the client; raises if it is in use or one too many."""
         number = wire.integer(handle, "handle")
-        if number in self.buffers or number in self.libraries or number in self.recordings:
+        if number in self.buffers or number in self.libraries:
             raise ProtocolError(f"handle {number} is in use")
-        if len(self.buffers) + len(self.libraries) + len(self.recordings) >= most:
+        if len(self.buffers) + len(self.libraries) >= most:
             raise InputError(f"this session already holds {most} handles")
         return number
 
@@ -193,10 +182,6 @@ def place_in(place: int) -> tuple[int, int]:
     return index, inner - 1
 
 
-# The session, the command, when it began, and its place: see RunningBatch.
-Running: TypeAlias = tuple[ServerSession, object, float, int]
-
-
 class CommandClock(Protocol):
     """Quick: called on the device thread before every command, which may take microseconds."""
 
@@ -207,16 +192,11 @@ class CommandClock(Protocol):
         """No command runs: no time passes for any."""
 
 
-class RunningCommand:
-    """A clock for another thread of this process; `running` is None while the device is idle."""
-
-    def __init__(self) -> None:
-        self.running: Running | None = None
+class NoClock:
+    """A clock that nobody reads."""
 
     def begin(self, batch: RunningBatch) -> None:
         """The command of `batch` runs from now on."""
-        self.running = (batch.session, batch.command, time.monotonic(), batch.place)
 
     def rest(self) -> None:
         """No command runs."""
-        self.running = None

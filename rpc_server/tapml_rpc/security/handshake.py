@@ -11,7 +11,6 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc.security.curve import ClientCurve
-from tapml_rpc.tracker.route import is_relayed
 from tapml_targets.errors import SetupError, TapmlError
 
 _GREETING_BYTES: Final = 64
@@ -167,8 +166,8 @@ class HandshakeWatch:
         # The side that disconnects first decides what libzmq reports: a server without keys that
         # was quicker looks like one with other keys, one with keys like none. A tunnel's address
         # does not have its own host and port.
-        relayed = is_relayed(self._address)
-        greeted = None if relayed else greeted_mechanism(self._address, _GREETING_SECONDS)
+        direct = self._address.startswith("tcp://")
+        greeted = greeted_mechanism(self._address, _GREETING_SECONDS) if direct else None
         if self._curve is not None:
             raise _without_encryption(self._address) if greeted == "NULL" else self.hint
         # Otherwise plain connections keep trying: nothing says that it is the wrong server.

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tapml_rpc.memory import usable_bytes
-from tapml_rpc.options import byte_count, port_number, positive_seconds
+from tapml_rpc.options import (
+    byte_count,
+    declare_certificate,
+    declare_origins,
+    declaring,
+    options_of,
+    port_number,
+    positive_seconds,
+)
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 MOST_BLOB_BYTES: Final = 4 << 30
@@ -52,106 +60,57 @@ class SupervisorOptions:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options on a parser."""
     default = SupervisorOptions()
-    parser.add_argument(
-        "--device",
-        default=default.device,
-        metavar="PLATFORM[:INDEX]",
-        help="device to serve, as `tapml devices` lists it (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--bind",
-        default=default.bind,
-        metavar="ADDRESS",
-        help="address to listen on; port 0 takes a free one (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--data-port",
-        type=port_number,
-        default=default.data_port,
-        metavar="PORT",
-        help="port for payloads, next to the address's own (default: a free one)",
-    )
+    declare = declaring(parser, default)
+    text = "device to serve, as `tapml devices` lists it (default: %(default)s)"
+    declare("--device", "PLATFORM[:INDEX]", text)
+    text = "address to listen on; port 0 takes a free one (default: %(default)s)"
+    declare("--bind", "ADDRESS", text)
+    text = "port for payloads, next to the address's own (default: a free one)"
+    declare("--data-port", "PORT", text, type=port_number)
     parser.add_argument(
         "--allow-shared-libraries",
         action="store_true",
         help="let clients load machine code; only for clients you trust with your account",
     )
-    parser.add_argument(
-        "--kernel-deadline",
-        type=positive_seconds,
-        default=default.kernel_deadline,
-        metavar="SECONDS",
-        help="a command that runs longer ends its session (default: %(default)g)",
+    text = "a command that runs longer ends its session (default: %(default)g)"
+    declare("--kernel-deadline", "SECONDS", text, type=positive_seconds)
+    text = "end sessions whose client sends nothing for so long (default: %(default)g)"
+    declare("--silence", "SECONDS", text, dest="silence_seconds", type=positive_seconds)
+    text = "device memory one session may hold, 512M or 2G (default: the server's bound)"
+    declare("--session-bytes", "BYTES", text, type=byte_count)
+    text = (
+        "open the device with the limits of another: a profile of its platform, or its file; "
+        "where its implementation can, it refuses by itself what exceeds them"
     )
-    parser.add_argument(
-        "--silence",
-        dest="silence_seconds",
-        type=positive_seconds,
-        default=default.silence_seconds,
-        metavar="SECONDS",
-        help="end sessions whose client sends nothing for so long (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--session-bytes",
-        type=byte_count,
-        default=default.session_bytes,
-        metavar="BYTES",
-        help="device memory one session may hold, 512M or 2G (default: the server's bound)",
-    )
-    parser.add_argument(
-        "--limits",
-        default=default.limits,
-        metavar="PROFILE",
-        help="open the device with the limits of another: a profile of its platform, or its file; "
-        "where its implementation can, it refuses by itself what exceeds them",
-    )
-
-    def add(group: Any, name: str, metavar: str, text: str, **more: Any) -> None:
-        destination = name.removeprefix("--").replace("-", "_")
-        group.add_argument(
-            name, default=getattr(default, destination), metavar=metavar, help=text, **more
-        )
+    declare("--limits", "PROFILE", text)
 
     network = parser.add_argument_group("the network")
-    add(network, "--websocket", "ADDRESS", "listen on ws://HOST:PORT or wss://HOST:PORT as well")
-    network.add_argument(
-        "--origin",
-        dest="origins",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let pages from https://HOST[:PORT] connect, beside those of this machine",
-    )
-    add(
-        network, "--tracker", "ADDRESS", "register with a tracker: tcp://, ws:// or wss://HOST:PORT"
-    )
-    add(network, "--name", "NAME", "the device's name at the tracker (default: this host's)")
+    declare = declaring(network, default)
+    declare("--websocket", "ADDRESS", "listen on ws://HOST:PORT or wss://HOST:PORT as well")
+    declare_origins(declare)
+    declare("--tracker", "ADDRESS", "register with a tracker: tcp://, ws:// or wss://HOST:PORT")
+    declare("--name", "NAME", "the device's name at the tracker (default: this host's)")
     network.add_argument(
         "--through-tracker",
         action="store_true",
         help="clients come through the tracker: this machine cannot be reached from theirs",
     )
 
-    secrets = parser.add_argument_group("secrets", "needed if anybody but this user can connect")
-    add(secrets, "--key", "FILE", "this server's .secret file of `tapml rpc keygen`, for tcp://")
-    add(secrets, "--clients", "FILE", "keys that are admitted (default: this user's list)")
-    add(secrets, "--tokens", "FILE", "tokens that are admitted over WebSocket")
-    add(secrets, "--certificate", "FILE", "for wss:// (default: one that is made here)")
-    add(secrets, "--certificate-key", "FILE", "its private key")
+    text = "needed if anybody but this user can connect"
+    declare = declaring(parser.add_argument_group("secrets", text), default)
+    declare("--key", "FILE", "this server's .secret file of `tapml rpc keygen`, for tcp://")
+    declare("--clients", "FILE", "keys that are admitted (default: this user's list)")
+    declare("--tokens", "FILE", "tokens that are admitted over WebSocket")
+    declare_certificate(declare)
 
-    blobs = parser.add_argument_group(
-        "cache", "of weights and Libraries by their hash, so that a client sends them once"
-    )
-    blobs.add_argument(
-        "--blob-bytes",
-        type=byte_count,
-        metavar="BYTES",
-        help="memory for it, 512M or 2G; 0 for none (default: a quarter of what there is, at most "
-        f"{MOST_BLOB_BYTES >> 30}G)",
-    )
-    add(blobs, "--blob-folder", "FOLDER", "keep it on disk too, across restarts")
+    text = "of weights and Libraries by their hash, so that a client sends them once"
+    declare = declaring(parser.add_argument_group("cache", text), default)
+    most = f"{MOST_BLOB_BYTES >> 30}G"
+    text = f"memory for it, 512M or 2G; 0 for none (default: a quarter of all, at most {most})"
+    declare("--blob-bytes", "BYTES", text, type=byte_count, default=None)
+    declare("--blob-folder", "FOLDER", "keep it on disk too, across restarts")
     text = f"most of it there (default: {BLOB_DISK_BYTES >> 30}G)"
-    add(blobs, "--blob-disk-bytes", "BYTES", text, type=byte_count)
+    declare("--blob-disk-bytes", "BYTES", text, type=byte_count)
 
 
 def usual_blob_bytes() -> int:
@@ -161,7 +120,6 @@ def usual_blob_bytes() -> int:
 
 def options_from(arguments: argparse.Namespace) -> SupervisorOptions:
     """The options that `add_arguments` declared."""
-    given = {name: getattr(arguments, name) for name in SupervisorOptions.__dataclass_fields__}
-    if given["blob_bytes"] is None:
-        given["blob_bytes"] = usual_blob_bytes()
-    return SupervisorOptions(**{**given, "origins": tuple(given["origins"])})
+    if arguments.blob_bytes is None:
+        arguments.blob_bytes = usual_blob_bytes()
+    return options_of(SupervisorOptions, arguments)

@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from selectors import EVENT_READ, BaseSelector
+from selectors import EVENT_READ
 from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import error_reply
+from tapml_rpc.flow import Acceptor, Forwarder
 from tapml_rpc.transport import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
@@ -53,9 +54,9 @@ class DataListener:
     """
 
     def __init__(
-        self, selector: BaseSelector, address: str, claim: Claim, most: int = MOST_CONNECTIONS
+        self, forwarder: Forwarder, address: str, claim: Claim, most: int = MOST_CONNECTIONS
     ) -> None:
-        self._selector = selector
+        self._forwarder = forwarder
         self._claim = claim
         self._most = most
         host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -63,14 +64,13 @@ class DataListener:
         family, _, _, _, where = socket.getaddrinfo(
             host.strip("[]"), number, type=socket.SOCK_STREAM
         )[0]
-        self._listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
-        self._listener.setblocking(False)
-        host, number = self._listener.getsockname()[:2]
+        listener = socket.create_server(where[:2], family=family, backlog=_BACKLOG)
+        listener.setblocking(False)
+        host, number = listener.getsockname()[:2]
         self.address = f"tcp://[{host}]:{number}" if ":" in host else f"tcp://{host}:{number}"
         # Oldest first.
         self._newcomers: dict[_Newcomer, None] = {}
-        self._listens = True
-        selector.register(self._listener, EVENT_READ, self._accept)
+        self._acceptor = Acceptor(forwarder, listener, self._greet)
 
     def serve(self) -> bool:
         """Nothing waits here."""
@@ -78,31 +78,18 @@ class DataListener:
 
     def check(self, now: float) -> None:
         """Disconnect peers that keep memory for long without saying whose they are."""
-        if not self._listens:
-            self._listens = True
-            self._selector.register(self._listener, EVENT_READ, self._accept)
+        self._acceptor.look(now)
         for newcomer in list(self._newcomers):
             if now > newcomer.deadline:
                 self._end(newcomer)
 
     def close(self) -> None:
         """End all connections."""
-        if self._listens:
-            self._selector.unregister(self._listener)
-        self._listener.close()
+        self._acceptor.close()
         for newcomer in list(self._newcomers):
             self._end(newcomer)
 
-    def _accept(self, events: int) -> None:
-        try:
-            accepted, _ = self._listener.accept()
-        except BlockingIOError:
-            return
-        except OSError:
-            # It has gone again, or no descriptors are left: others may end before the next check.
-            self._listens = False
-            self._selector.unregister(self._listener)
-            return
+    def _greet(self, accepted: socket.socket, address: object) -> None:
         if len(self._newcomers) >= self._most:
             self._end(next(iter(self._newcomers)))
         try:
@@ -112,7 +99,7 @@ class DataListener:
             accepted.close()
             return
         self._newcomers[newcomer] = None
-        self._selector.register(accepted, EVENT_READ, partial(self._read, newcomer))
+        self._forwarder.watch(accepted, EVENT_READ, partial(self._read, newcomer))
 
     def _read(self, newcomer: _Newcomer, events: int) -> None:
         if newcomer not in self._newcomers:
@@ -134,7 +121,7 @@ class DataListener:
 
     def _forget(self, newcomer: _Newcomer) -> None:
         del self._newcomers[newcomer]
-        self._selector.unregister(newcomer.connection)
+        self._forwarder.forget(newcomer.connection)
 
 
 class _ClaimedError(Exception):

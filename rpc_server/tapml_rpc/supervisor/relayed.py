@@ -182,9 +182,6 @@ class RelayedChannel:
         self._taken = self._room(nbytes)
         return self._taken[1]
 
-    def lend(self, piece: memoryview, tracker: object) -> None:
-        """The supervisor gives the piece back by itself."""
-
     def direct(self) -> bool:
         """False: the ring keeps what is sent later."""
         return False

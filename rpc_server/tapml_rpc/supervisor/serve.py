@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import socket
 import sys
 import time
@@ -21,7 +20,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -31,6 +29,7 @@ from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.memory import keep_freed_memory
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects
 from tapml_rpc.security.standing import listed_key
+from tapml_rpc.stopping import StopRequest
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_targets.description import to_plain
@@ -40,9 +39,9 @@ from tapml_targets.ranking import find_device
 
 if TYPE_CHECKING:
     from tapml_rpc.security.curve import ServerCurve
+    from tapml_rpc.supervisor.websocket_front import WebSocketFront
     from tapml_rpc.supervisor.zmq_front import ZmqFront
     from tapml_rpc.tracker.registration import Registration
-    from tapml_rpc.websocket.front import WebSocketFront
 
 _kept: list[int] = []
 
@@ -115,7 +114,7 @@ def serve(options: SupervisorOptions) -> int:
     os.environ.update(prepared_environment(device.platform))
     faulthandler.enable()
     keep_freed_memory()
-    stopping = _StopRequest()
+    stopping = StopRequest()
     with ExitStack() as stack:
         hub = Hub(device, options, _blobs(options))
         stack.callback(hub.close)
@@ -208,8 +207,8 @@ def _blobs(options: SupervisorOptions) -> BlobStore | None:
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
     """The front, and what the announcement says about its secrets."""
+    from tapml_rpc.supervisor.websocket_front import serve_websocket
     from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, LeaseGuard, prepare
-    from tapml_rpc.websocket.front import serve_websocket
 
     listening = prepare(
         options.websocket,
@@ -277,21 +276,6 @@ def _registration(
 
 def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
-
-
-class _StopRequest:
-    """Whether a signal has asked the process to stop."""
-
-    def __init__(self) -> None:
-        self._signalled = False
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
-
-    def asked(self) -> bool:
-        return self._signalled
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signalled = True
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,6 @@ import select
 import socket
 import threading
 import time
-import traceback
 from collections import deque
 from contextlib import suppress
 from typing import Final
@@ -19,7 +18,7 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.device.commands import PIECE_BYTES
 from tapml_rpc.device.interpreter import ClientGoneError
-from tapml_rpc.failures import check_epoch, error_reply
+from tapml_rpc.failures import check_epoch, error_reply, show_fault
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.relayed import Received
@@ -152,9 +151,6 @@ class SocketChannel:
         """Memory for the one read that an answer carries."""
         return self._memory[:nbytes]
 
-    def lend(self, piece: memoryview, tracker: object) -> None:
-        """It has been sent."""
-
     def direct(self) -> bool:
         """Bytes leave device memory before anything else runs."""
         return True
@@ -250,8 +246,7 @@ class SocketChannel:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 
     def _refuse(self, error: Exception, header: wire.Header | None) -> None:
-        if not isinstance(error, TapmlError):
-            traceback.print_exception(error)
+        show_fault(error)
         reply = error_reply(error, header)
         self._reply_bytes += len(reply)
         if self._reply_bytes > _MOST_REPLY_BYTES:

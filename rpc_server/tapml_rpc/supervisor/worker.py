@@ -60,7 +60,7 @@ class Worker:
         self._sequence = 0
         # Whether a batch waits for the client's credit.
         self._paused = False
-        self._session = _Session(b"", b"", 0, 0.0)
+        self._session = _Session(0)
         self._session.board = board
         self._blobs = AttachedBlobs()
         self._supervisor = RelayedChannel(pipe, up, down, board)
@@ -139,7 +139,6 @@ class Worker:
         else:
             session.queue.append(
                 Message(
-                    b"",
                     wire.integer(header.get("sequence"), "sequence"),
                     wire.integer(header.get("stream", 0), "stream", bounds.streams - 1),
                     wire.array(header.get("commands"), "commands", bounds.commands),
@@ -185,17 +184,11 @@ class Worker:
                 self._paused = self._board.paused = False
             session.job = None
 
-    def _send(
-        self,
-        session: ServerSession,
-        identity: bytes,
-        header: wire.Header,
-        parts: list[memoryview | bytes],
-    ) -> None:
+    def _send(self, header: wire.Header, parts: list[memoryview | bytes]) -> None:
         packed = wire.pack(header)
         if header["type"] == "done":
             # A heartbeat after the answer adds nothing to the answer.
-            self._board.device_bytes = session.nbytes
+            self._board.device_bytes = self._session.nbytes
             if self._board.shared:
                 self._finish()
             self._channel.answered(self._sequence)

@@ -9,24 +9,25 @@ from __future__ import annotations
 import errno
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from selectors import EVENT_READ, DefaultSelector
+from selectors import EVENT_READ
 from typing import Final
 
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
+from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.curve import Authenticator, ServerCurve
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.plain_data import DataListener
 from tapml_rpc.supervisor.relay import Relay
-from tapml_rpc.supervisor.router import (
+from tapml_rpc.zeromq.router import (
     GONE,
+    RouterBounds,
     RouterEnd,
     RouterService,
     Socket,
@@ -34,7 +35,7 @@ from tapml_rpc.supervisor.router import (
     check_chunk,
     unpack_control,
 )
-from tapml_targets.errors import ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import ProtocolError, SetupError
 
 _POLL_SECONDS: Final = 0.05
 _CHECK_SECONDS: Final = 0.1
@@ -67,21 +68,21 @@ class ZmqFront:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._context.setsockopt(zmq.IPV6, int("[" in control_address))
         self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
-        self._selector = DefaultSelector()
+        self._forwarder = Forwarder()
         self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
         self._watched: dict[int, Relay] = {}
         router = partial(
             RouterService,
-            self._selector,
+            self._forwarder,
             self._context,
-            bounds=hub.bounds,
-            heartbeats=hub.options.silence_seconds > 0,
+            # Room for all answers that a client may wait for.
+            bounds=RouterBounds(unsent=4 * hub.bounds.unanswered),
             curve=curve,
         )
         self._data: DataListener | RouterService
         try:
             if curve is None:
-                self._data = DataListener(self._selector, data_address, self._claim_plain)
+                self._data = DataListener(self._forwarder, data_address, self._claim_plain)
             else:
                 self._data = router(
                     data_address,
@@ -105,13 +106,11 @@ class ZmqFront:
     def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
         """Serve until `should_stop` returns true; a readable `wake_fds` makes it check."""
         for fd in wake_fds:
-            self._selector.register(fd, EVENT_READ)
+            self._forwarder.watch(fd, EVENT_READ, lambda events: None)
         next_check, more = 0.0, False
         try:
             while not should_stop():
-                for key, events in self._selector.select(0 if more else _POLL_SECONDS):
-                    if key.data is not None:
-                        key.data(events)
+                self._forwarder.step(0 if more else _POLL_SECONDS)
                 now = time.monotonic()
                 if now >= next_check:
                     next_check = now + _CHECK_SECONDS
@@ -138,11 +137,10 @@ class ZmqFront:
         for descriptor, watched in list(self._watched.items()):
             if watched is relay:
                 del self._watched[descriptor]
-                with suppress(KeyError):
-                    self._selector.unregister(descriptor)
+                self._forwarder.forget(descriptor)
 
     def _end_context(self, linger: int) -> None:
-        self._selector.close()
+        self._forwarder.close()
         if self._authenticator is not None:
             self._authenticator.close()
         self._context.destroy(linger=linger)
@@ -171,7 +169,7 @@ class ZmqFront:
 
     def _refuse(self, end: RouterEnd, error: Exception) -> None:
         """Report to a peer what was wrong with a control message."""
-        _show(error)
+        show_fault(error)
         with suppress(ProtocolError):
             end.send(wire.pack({"type": "refused", "error": failure_to_wire(error)}))
 
@@ -191,7 +189,7 @@ class ZmqFront:
         self, end: RouterEnd, error: Exception, header: wire.Header | None = None
     ) -> None:
         """Report to a peer what was wrong with a data message."""
-        _show(error)
+        show_fault(error)
         if reply := error_reply(error, header):
             end.send(reply)
 
@@ -236,10 +234,8 @@ class ZmqFront:
         welcome["data_address"] = self.data_address
         self._relays[relay.token] = relay, channel
         self._watched[relay.fileno()] = relay
-        with suppress(KeyError):
-            # A session that has ended and was not settled yet.
-            self._selector.unregister(relay.fileno())
-        self._selector.register(relay.fileno(), EVENT_READ, partial(self._readable, relay))
+        # A session that has ended and was not settled yet may have had the number.
+        self._forwarder.rewatch(relay.fileno(), EVENT_READ, partial(self._readable, relay))
         if not channel.send_control(wire.pack(welcome)):
             relay.end("its connection is gone")
             self._settle(relay)
@@ -267,9 +263,3 @@ class ZmqFront:
             channel.settle()
             relay.guarded(partial(relay.check, now))
             self._settle(relay)
-
-
-def _show(error: Exception) -> None:
-    # An internal fault must cost only the one message, and must be seen.
-    if not isinstance(error, TapmlError):
-        traceback.print_exception(error)

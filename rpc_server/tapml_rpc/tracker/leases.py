@@ -238,10 +238,10 @@ class Leases:
             waiting.sender.key == key for waiting in self._waiting
         )
 
-    def device_key(self, lease_id: str) -> bytes | None:
-        """The connection of the device behind a lease that is held."""
+    def held(self, lease_id: str) -> Lease | None:
+        """A lease that is held; None for none."""
         lease = self._leases.get(lease_id)
-        return lease.device.sender.key if lease is not None and lease.phase == "held" else None
+        return lease if lease is not None and lease.phase == "held" else None
 
     def _matching(self, waiting: Waiting) -> list[Device]:
         return [

@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tapml_rpc.tracker import socks
-from tapml_rpc.tracker.flow import Endpoint, Flow, Forwarder
+from tapml_rpc.flow import Endpoint, Flow, Forwarder
+from tapml_rpc.relay.tunnel import open_tunnel
 from tapml_rpc.tracker.records import LEG_PATH, reachable
 from tapml_rpc.tracker.switchboard import ROLES
-from tapml_rpc.tracker.websocket_endpoint import WebSocketEndpoint
+from tapml_rpc.websocket.endpoint import WebSocketEndpoint
 from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_targets.errors import InputError, TapmlError
 
@@ -48,8 +48,8 @@ Way = Callable[[Call], tuple[Endpoint, Endpoint]]
 """Dials the relay for a call, and the device's own server: both endpoints, non-blocking."""
 
 
-def socks_way(control: str, data: str) -> Way:
-    """The way of a device whose relay speaks SOCKS: every byte, for any protocol of the server.
+def tunnel_way(control: str, data: str) -> Way:
+    """The way of a device through tunnels: every byte, for any protocol of its server.
 
     `control` and `data` are addresses of the device's own server, ``tcp://host:port`` or
     ``ws://host:port/...``. Raises InputError if one of them is malformed.
@@ -59,7 +59,7 @@ def socks_way(control: str, data: str) -> Way:
     def go(call: Call) -> tuple[Endpoint, Endpoint]:
         inside = socket.create_connection(targets[call.role], timeout=DIAL_SECONDS)
         try:
-            outside = socks.dial(call.relay, f"{call.stream}.device", DIAL_SECONDS)
+            outside = open_tunnel(call.relay, LEG_PATH, call.stream, DIAL_SECONDS)
         except BaseException:
             inside.close()
             raise

@@ -10,62 +10,55 @@ import argparse
 import json
 import os
 import secrets
-import select
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
-from selectors import EVENT_READ, DefaultSelector
-from types import FrameType
+from selectors import EVENT_READ
 from typing import Any, Final
 
+import zmq
+
 from tapml_rpc import wire
-from tapml_rpc.browser.page import how_to_open, page_url
-from tapml_rpc.browser.process import Browser, BrowserKeeper, find_browser
-from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.failures import failure_to_wire, show_fault
+from tapml_rpc.flow import Forwarder
+from tapml_rpc.relay.tunnel import ticket
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
-from tapml_rpc.security.curve import ServerCurve
-from tapml_rpc.tracker.entrance import Entrance
+from tapml_rpc.security.curve import Authenticator, ServerCurve
+from tapml_rpc.stopping import StopRequest
+from tapml_rpc.tracker.browsers import Browser, BrowserKeeper, find_browser
+from tapml_rpc.tracker.door import KEY_PREFIX, Door
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
-from tapml_rpc.tracker.records import RELAYED, RELAYED_WEBSOCKET, VERSION, Lease, Sender
+from tapml_rpc.tracker.records import (
+    HEARTBEAT_SECONDS,
+    HEARTBEAT_TIMEOUT_SECONDS,
+    MAX_MESSAGE_BYTES,
+    RELAYED,
+    RELAYED_WEBSOCKET,
+    VERSION,
+    Lease,
+    Sender,
+)
 from tapml_rpc.tracker.registry import Registry
-from tapml_rpc.tracker.relay import RelayServer
-from tapml_rpc.tracker.websocket_door import KEY_PREFIX
-from tapml_rpc.tracker.websocket_entrance import WebSocketEntrance
-from tapml_rpc.waking import Waker
+from tapml_rpc.tracker.web_page import how_to_open, page_url
 from tapml_rpc.websocket.admission import Listening, prepare
-from tapml_targets.errors import InputError, SetupError, TapmlError
-
-
-class StopRequest:
-    """Signals and the end of the process `parent`, 0 for none."""
-
-    def __init__(self, parent: int) -> None:
-        self._asked = False
-        self._parent = parent
-        # The parent holds the other end of standard input open while it lives.
-        self.wake_fds = (0,) if parent else ()
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
-
-    def asked(self) -> bool:
-        """Whether to stop."""
-        if self._parent and not self._asked:
-            ended = bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
-            self._asked = ended or os.getppid() != self._parent
-        return self._asked
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
-
+from tapml_rpc.zeromq.router import RouterBounds, RouterEnd, RouterService, Socket
+from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 
 _POLL_SECONDS: Final = 0.1
 _PROBE_SECONDS: Final = 1.0
 _STOPPED_SECONDS: Final = 1.0
+_GIVEN_BY_US: Final = b"\0"
+# A connection is dropped within three seconds when its other end is stopped or gone.
+_BOUNDS: Final = RouterBounds(
+    most_bytes=MAX_MESSAGE_BYTES,
+    received=64,
+    beat_milliseconds=int(1000 * HEARTBEAT_SECONDS),
+    silent_milliseconds=int(1000 * HEARTBEAT_TIMEOUT_SECONDS),
+)
 
 
 class TrackerLoop:
@@ -74,8 +67,7 @@ class TrackerLoop:
     Without `curve` it serves loopback only. `websocket` says where to listen for WebSockets, None
     for nowhere; `origins` are pages that may connect there, beside those of this machine. A peer
     there that shows no sign of life for `silence_seconds` is gone. `address` and `relay_port` are
-    where devices and clients connect over ZeroMQ, and the relay's port; `entrance` is the WebSocket
-    one.
+    where devices and clients connect over ZeroMQ, and the relay's port; `door` is the rest.
     """
 
     def __init__(
@@ -88,42 +80,49 @@ class TrackerLoop:
         silence_seconds: float = 10.0,
     ) -> None:
         host, port = check_bind(bind, secret=curve is not None, schemes=("tcp",))
-        self._selector = DefaultSelector()
-        self._dials: deque[tuple[str, str, str, int]] = deque()
-        self._waker = Waker()
+        self._forwarder = Forwarder()
         local_door = websocket is not None and is_loopback(websocket.host)
         self._registry = Registry(self, time.monotonic, local_door=local_door)
-        self.entrance: WebSocketEntrance | None = None
         address = f"tcp://{bracketed(host)}:{port or '*'}"
         # First: the other ports are found beside this one, which is the one people know.
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._context.setsockopt(zmq.IPV6, int("[" in address))
+        self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
         try:
-            self._zmq = Entrance(self, self._selector, address, curve)
-        except OSError as error:
+            self._zmq = RouterService(
+                self._forwarder,
+                self._context,
+                address,
+                _BOUNDS,
+                curve=curve,
+                take=self._take_zmq,
+                refuse=self._refuse,
+                gone=lambda end: self.gone(end.key, "its connection dropped"),
+            )
+        except zmq.ZMQError as error:
+            self._end_context()
             raise SetupError(
                 f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
                 "that, or give another address to --bind"
             ) from None
+        beside = _free_beside(port, 0 if websocket is None else websocket.port)
         try:
-            if websocket is not None:
-                self.entrance = WebSocketEntrance(
-                    websocket,
-                    origins,
-                    silence_seconds,
-                    self._waker.wake,
-                    lambda *call: self._ask_to_dial(call, 0),
-                )
-            self._relay = RelayServer(
-                host,
-                relay_port or _free_beside(port, 0 if websocket is None else websocket.port),
-                lambda *call: self._ask_to_dial(call, self._relay.port),
+            self.door = Door(
+                self._forwarder,
+                (host, relay_port or beside),
+                websocket,
+                take=self.take,
+                gone=self._registry.gone,
+                dial=self._dial,
+                origins=origins,
+                silence_seconds=silence_seconds,
             )
         except BaseException:
-            if self.entrance is not None:
-                self.entrance.close()
             self._zmq.close()
+            self._end_context()
             raise
         self.address = self._zmq.address
-        self.relay_port = self._relay.port
+        self.relay_port = self.door.relay_port
 
     def run(
         self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
@@ -132,21 +131,25 @@ class TrackerLoop:
 
         `look` is called once a second with the registered devices' names.
         """
-        for descriptor in (self._waker.fileno(), *stopping.wake_fds):
-            self._selector.register(descriptor, EVENT_READ)
-        looked = probed = told = time.monotonic()
+        for descriptor in stopping.wake_fds:
+            self._forwarder.watch(descriptor, EVENT_READ, lambda events: None)
+        looked = probed = told = next_look = time.monotonic()
         try:
             while not stopping.asked():
-                self._selector.select(0 if self._zmq.pending() else _POLL_SECONDS)
+                try:
+                    self._forwarder.step(0 if self._zmq.pending() else _POLL_SECONDS)
+                except Exception:
+                    # An internal fault must not end every other connection, and must be seen.
+                    traceback.print_exc(file=sys.stderr)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)
                 looked = now
                 self._zmq.serve()
-                self._waker.drain()
-                if self.entrance is not None:
-                    self.entrance.hand_over(self.take, self._registry.gone)
-                self._send_dials()
+                if now >= next_look:
+                    next_look = now + _POLL_SECONDS
+                    self._zmq.check(now)
+                    self.door.look(now)
                 if now - probed > _PROBE_SECONDS:
                     probed = now
                     self.probe()
@@ -155,24 +158,29 @@ class TrackerLoop:
                     told = now
                     look(self._registry.devices.keys())
         finally:
-            self._relay.close()
-            if self.entrance is not None:
-                self.entrance.close()
+            self.door.close("the tracker ends")
             self._zmq.close()
-            self._selector.close()
+            self._end_context()
+            self._forwarder.close()
+
+    def _end_context(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._context.destroy(linger=200)
 
     def send(self, key: bytes, header: wire.Header) -> None:
         """Send without waiting; a peer that is unreachable or reads nothing is dropped soon."""
         if header.get("type") == "granted":
             if header["address"] == RELAYED:
                 header = {**header, "relay_port": self.relay_port}
-            elif header["address"] == RELAYED_WEBSOCKET and self.entrance is not None:
-                header = {**header, **self.entrance.way}
+            elif header["address"] == RELAYED_WEBSOCKET:
+                header = {**header, **self.door.way}
         packed = wire.pack(header)
-        if key[:1] != KEY_PREFIX:
-            self._zmq.send(key, packed)
-        elif self.entrance is not None:
-            self.entrance.send(key, packed)
+        if key[:1] == KEY_PREFIX:
+            self.door.send(key, packed)
+        elif not self._zmq.end(key).send(packed):
+            # It reads nothing, or has gone. Later: who sends may be in the middle of a decision.
+            self._forwarder.post(partial(self.gone, key, "its connection dropped"))
 
     def probe(self) -> None:
         """Send a message on every connection that something depends on."""
@@ -184,54 +192,57 @@ class TrackerLoop:
         if self._registry.needs(key):
             self._registry.gone(key, why)
 
-    def show(self, error: Exception) -> None:
-        """Report an internal fault."""
-        # An internal fault must cost only the one message, and must be seen.
-        traceback.print_exception(error, file=sys.stderr)
-
     def open_relay(self, lease: Lease) -> None:
         """Let the lease's holder through to its device, if it needs that."""
-        if lease.address == RELAYED:
-            self._relay.allow(lease.id, lease.token)
-        elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
-            self.entrance.allow(lease.id, lease.token)
+        if lease.address in (RELAYED, RELAYED_WEBSOCKET):
+            self.door.allow(lease.id, _shown_at_the_door(lease))
 
     def close_relay(self, lease: Lease) -> None:
         """Cut the connections of the lease's holder."""
-        if lease.address == RELAYED:
-            self._relay.cut(lease.id, lease.token)
-        elif lease.address == RELAYED_WEBSOCKET and self.entrance is not None:
-            self.entrance.cut(lease.id, lease.token)
+        if lease.address in (RELAYED, RELAYED_WEBSOCKET):
+            self.door.cut(lease.id, _shown_at_the_door(lease))
 
-    def take(self, sender: Sender, read: Callable[[], wire.Header]) -> bool:
-        """Take a message; False if it was refused."""
+    def take(self, sender: Sender, read: Callable[[], wire.Header]) -> None:
+        """Take a message; what is wrong with it is told its sender."""
         number = None
         try:
             header = read()
             number = header.get("request")
             self._registry.receive(sender, header)
         except Exception as error:
-            if not isinstance(error, TapmlError):
-                self.show(error)
+            show_fault(error)
             reply: wire.Header = {"type": "refused", "error": failure_to_wire(error)}
             if type(number) is int and 0 <= number <= wire.MAX_INTEGER:
                 reply["request"] = number
             self.send(sender.key, reply)
-            return False
-        return True
 
-    def _ask_to_dial(self, call: tuple[str, str, str], port: int) -> None:
-        """Called by a relay on its own thread; port 0 means the address the device connected to."""
-        self._dials.append((*call, port))
-        self._waker.wake()
+    def _take_zmq(self, end: RouterEnd, who: str, packed: bytes, chunk: memoryview) -> None:
+        """Take what came to the ROUTER, whose peers have the routing ids that it gave them.
 
-    def _send_dials(self) -> None:
-        while self._dials:
-            lease_id, stream, role, port = self._dials.popleft()
-            key = self._registry.leases.device_key(lease_id)
-            if key is not None:
-                dial = {"type": "dial", "lease": lease_id, "stream": stream, "role": role}
-                self.send(key, {**dial, **({"relay_port": port} if port else {})})
+        Otherwise what depends on a connection would belong to the next one of the same name.
+        """
+        if end.key[:1] != _GIVEN_BY_US:
+            raise ProtocolError("a tracker's peer chooses no ZeroMQ routing id of its own")
+        if chunk:
+            raise ProtocolError("a message to a tracker is one header")
+        self.take(Sender(end.key, who, end.host), partial(wire.unpack, packed))
+
+    def _refuse(self, end: RouterEnd, error: Exception) -> None:
+        show_fault(error)
+        self.send(end.key, {"type": "refused", "error": failure_to_wire(error)})
+
+    def _dial(self, lease_id: str, stream: str, role: str) -> None:
+        """Ask a device to connect for a client that waits."""
+        lease = self._registry.leases.held(lease_id)
+        if lease is not None:
+            dial = {"type": "dial", "lease": lease_id, "stream": stream, "role": role}
+            port = {"relay_port": self.relay_port} if lease.address == RELAYED else {}
+            self.send(lease.device.sender.key, {**dial, **port})
+
+
+def _shown_at_the_door(lease: Lease) -> str:
+    """What its holder shows: the token goes through TLS alone."""
+    return ticket(lease.token) if lease.address == RELAYED else lease.token
 
 
 def _free_beside(port: int, taken: int) -> int:
@@ -274,8 +285,8 @@ def run_tracker(options: TrackerOptions) -> int:
         "pid": os.getpid(),
         "protocol": VERSION,
     }
-    if loop.entrance is not None and websocket is not None:
-        line |= {"websocket": loop.entrance.address, **websocket.announced}
+    if websocket is not None:
+        line |= {"websocket": loop.door.address, **websocket.announced}
     if browsers:
         line["browsers"] = list(browsers)
     print(json.dumps(line), flush=True)

@@ -114,7 +114,7 @@ class Requirements:
         return cls(name, kind, frozenset(features), dict(limits or {}))
 
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the messages between a tracker, its devices and its clients."""
 MAX_MESSAGE_BYTES: Final = 64 << 10
 """Longest message a tracker takes."""
@@ -133,7 +133,7 @@ HEARTBEAT_TIMEOUT_SECONDS: Final = 2.0
 LEASE_SECONDS: Final = 15.0
 """A lease that is not renewed for so long has expired; its connection usually ends it sooner."""
 RELAYED: Final = "relay"
-"""The address of a device that is reached through the tracker, byte by byte over SOCKS."""
+"""The address of a device that is reached through the tracker, byte by byte."""
 RELAYED_WEBSOCKET: Final = "relay+ws"
 """The same over WebSocket, message by message: for devices without another binding."""
 TRACKER_PATH: Final = "/tracker"

@@ -27,7 +27,7 @@ from tapml_rpc.tracker.connection import (
     open_connection,
 )
 from tapml_rpc.tracker.lent import HeldLease, Lent
-from tapml_rpc.tracker.outbound import Outbound, socks_way
+from tapml_rpc.tracker.outbound import Outbound, tunnel_way, websocket_way
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
     RELAYED,
@@ -120,7 +120,7 @@ class Registration:
             )
         check_tracker_address(tracker)
         over_websocket = is_websocket(tracker)
-        # Over SOCKS the session's own secret protects it on its way, over WebSocket the tracker's.
+        # In a tunnel the session's own secret protects it on its way, over WebSocket the tracker's.
         secret = (
             tracker.startswith("wss://")
             if over_websocket
@@ -153,13 +153,11 @@ class Registration:
         self._stop = threading.Event()
         outbound = None
         if relayed and over_websocket:
-            from tapml_rpc.tracker.outbound import websocket_way
-
             self._card["address"] = RELAYED_WEBSOCKET
             outbound = Outbound(websocket_way(tracker, credentials, address, certificate))
         elif relayed:
             self._card["address"] = RELAYED
-            outbound = Outbound(socks_way(address, data_address or address))
+            outbound = Outbound(tunnel_way(address, data_address or address))
         self._waker = Waker()
         self._lent = Lent(on_lease, on_lease_ended, outbound, self._waker.wake)
         self._thread = threading.Thread(target=self._run, name="tapml-registration", daemon=True)

@@ -1,9 +1,8 @@
 """Joins connections of a relay: by a lease's secret, and a stream's.
 
 A client connects with its lease's token and waits; the device is asked to connect, and does so with
-a secret that is valid once. Each binding has its own way to send both: SOCKS
-(:mod:`tapml_rpc.tracker.relay`), WebSocket (:mod:`tapml_rpc.tracker.websocket_door`). Everything
-runs on a forwarder's thread.
+a secret that is valid once. What both send is the door's affair (:mod:`tapml_rpc.tracker.door`).
+Everything runs on a forwarder's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from tapml_rpc.tracker.flow import Endpoint, Flow, Forwarder
+from tapml_rpc.flow import Endpoint, Flow, Forwarder
 
 ROLES: Final = ("control", "data")
 DIAL_SECONDS: Final = 5.0

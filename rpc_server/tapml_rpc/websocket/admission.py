@@ -86,7 +86,11 @@ class Admission:
         self._own_page = own_page if guard is not None else ""
 
     def check(self, request: Request, address: str) -> Refusal | str:
-        """Why a request is refused, or the identity of its sender; `address` is without port."""
+        """Why a request is refused, or the identity of its sender."""
+        return self.refuses(request) or self.admit(request, address)
+
+    def refuses(self, request: Request) -> Refusal | None:
+        """Why a request is refused whatever its token is; None if it is not."""
         if request.path not in self._paths:
             return Refusal(
                 HTTPStatus.NOT_FOUND,
@@ -107,10 +111,16 @@ class Admission:
                 f"{wire.VERSION}), the request offers {_shown(offered)}; bring both sides to the "
                 "same release of tapml",
             )
+        return None
+
+    def admit(self, request: Request, address: str) -> Refusal | str:
+        """The identity of a sender whose token is taken; it may be used up by that.
+
+        `address` is without port.
+        """
         if self._guard is None:
             return "loopback"
-        # Last, because it may use a token up.
-        given = _given_token(request, offered)
+        given = given_token(request)
         try:
             if given is None:
                 raise SetupError("no token came")
@@ -165,11 +175,12 @@ def _shown(offered: list[str]) -> str:
     return ", ".join(value for value in offered if not value.startswith(TOKEN_PREFIX)) or "none"
 
 
-def _given_token(request: Request, offered: list[str]) -> str | None:
+def given_token(request: Request) -> str | None:
+    """The token in a request's headers; None for none."""
     for value in request.headers.get_all("Authorization")[:1]:
         if value.lower().startswith(_BEARER):
             return value[len(_BEARER) :].strip()
-    for value in offered:
+    for value in _offered(request):
         if value.startswith(TOKEN_PREFIX):
             return value[len(TOKEN_PREFIX) :]
     return None

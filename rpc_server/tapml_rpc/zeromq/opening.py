@@ -14,9 +14,9 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.link import Held, Link, held, token_of
+from tapml_rpc.relay.route import connect_socket, data_address_beside, is_relayed, open_stream
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
-from tapml_rpc.tracker.route import connect_socket, data_address_beside, is_relayed, open_stream
 from tapml_rpc.transport import Check, Unanswered
 from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
 from tapml_rpc.welcome import Welcome, hello

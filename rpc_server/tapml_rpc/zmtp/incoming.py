@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.transport import EndedError
+from tapml_rpc.read_ahead import ReadAhead
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 
@@ -32,7 +32,7 @@ Message: TypeAlias = tuple[bytes, memoryview, int]
 """The header, the chunk in its memory, and the number of frames of the message."""
 
 
-class Incoming:
+class Incoming(ReadAhead):
     """The receiving half of a connection, a non-blocking socket.
 
     `socket_type` is ours, ``b"ROUTER"`` or ``b"DEALER"``. `answer` sends the answer to a heartbeat.
@@ -47,16 +47,13 @@ class Incoming:
         place: Place,
         answer: Callable[[bytes], None],
     ) -> None:
+        super().__init__(connection, AHEAD_BYTES)
         self.ready = self.pending = False
         self.most_header_bytes = wire.MAX_CHUNK_BYTES
-        self._socket = connection
         self._socket_type = socket_type
         self._place = place
         self._answer = answer
         self._greeted = False
-        # Received bytes that were not parsed yet are ahead[start:end].
-        self._ahead = memoryview(bytearray(AHEAD_BYTES))
-        self._start = self._end = 0
         # The message that is arriving.
         self._packed = b""
         self._chunk = _NO_CHUNK
@@ -184,48 +181,10 @@ class Incoming:
             self._answer(framing.pong(data))
         return True
 
-    def _have(self, nbytes: int) -> bool:
-        while self._end - self._start < nbytes:
-            if not self._fill():
-                return False
-        return True
-
-    def _pop(self, nbytes: int) -> bytes:
-        start, self._start = self._start, self._start + nbytes
-        return bytes(self._ahead[start : self._start])
-
-    def _fill(self) -> bool:
-        """Receive into the memory ahead; False if nothing has come."""
-        if self._start:
-            have = self._end - self._start
-            self._ahead[:have] = bytes(self._ahead[self._start : self._end])
-            self._start, self._end = 0, have
-        count = self._receive(self._ahead[self._end :])
-        self._end += count
-        return count > 0
-
     def _take(self) -> bool:
         """Receive some of a frame's body; False if nothing has come."""
         target = _SINK if self._target is None else self._target[self._filled :]
-        nbytes = min(self._missing, len(target))
-        have = min(self._end - self._start, nbytes)
-        if have:
-            target[:have] = self._ahead[self._start : self._start + have]
-            self._start += have
-            count = have
-        else:
-            count = self._receive(target[:nbytes])
+        count = self._take_into(target[: self._missing])
         self._filled += count
         self._missing -= count
         return count > 0
-
-    def _receive(self, target: memoryview) -> int:
-        try:
-            count = self._socket.recv_into(target)
-        except (BlockingIOError, InterruptedError):
-            return 0
-        except (OSError, ValueError) as error:
-            raise EndedError(f"the connection dropped: {error}") from None
-        if not count:
-            raise EndedError("the connection dropped")
-        return count

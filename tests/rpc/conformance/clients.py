@@ -6,12 +6,12 @@ One speaks ZeroMQ, one WebSocket on a bare socket. What they have in common is t
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -174,6 +174,76 @@ class WebSocketConnection:
         return data
 
 
+def through(relay: tuple[str, int], role: str, token: str) -> str:
+    """An address of this machine that leads one connection through a relay of bytes."""
+    ticket = hashlib.sha256(f"tapml relay {token}".encode()).hexdigest()[:32]
+    far = socket.create_connection(relay, PATIENCE_SECONDS)
+    far.sendall(
+        f"GET /{role} HTTP/1.1\r\nHost: relay\r\nConnection: Upgrade\r\n"
+        f"Upgrade: tapml-bytes\r\nAuthorization: Bearer {ticket}\r\n\r\n".encode()
+    )
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        byte = far.recv(1)
+        assert byte, head
+        head += byte
+    assert head.startswith(b"HTTP/1.1 101 "), head
+    far.settimeout(None)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        near, _ = listener.accept()
+        listener.close()
+        Thread(target=pump, args=(far, near), daemon=True).start()
+        pump(near, far)
+
+    Thread(target=serve, daemon=True).start()
+    return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+class LocalConnection:
+    """Frames of ZMTP on a socket without a handshake, as a worker of this machine takes them."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(PATIENCE_SECONDS)
+        self._socket = connection
+
+    def send(self, header: bytes, chunk: bytes = b"") -> None:
+        frames = [header, chunk] if chunk else [header]
+        for number, frame in enumerate(frames, 1):
+            more = int(number < len(frames))
+            self._socket.sendall(bytes([more | 2]) + len(frame).to_bytes(8, "big") + frame)
+
+    def receive(self) -> Message:
+        frames, more = [], True
+        while more:
+            (flags,) = self._exactly(1)
+            length = int.from_bytes(self._exactly(8 if flags & 2 else 1), "big")
+            frames.append(self._exactly(length))
+            more = bool(flags & 1)
+        return msgpack.unpackb(frames[0]), b"".join(frames[1:])
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, nbytes: int) -> bytes:
+        data = b""
+        while len(data) < nbytes:
+            piece = self._socket.recv(nbytes - len(data))
+            if not piece:
+                raise EndError
+            data += piece
+        return data
+
+
 class Client:
     """A session, as PROTOCOL.md says one is opened.
 
@@ -184,9 +254,11 @@ class Client:
     binding
         ``zmq`` or ``websocket``.
     token
-        Of the lease it is under, where it is under one; for ``websocket`` alone.
+        Of the lease it is under, where it is under one.
     keys
         Where the server asks for some; for ``zmq`` alone.
+    relay
+        Host and port of the relay of bytes that leads to the server; for ``zmq`` alone.
     hello
         Fields beside those every hello has.
     """
@@ -197,18 +269,24 @@ class Client:
         binding: str,
         token: str = "",
         keys: Keys | None = None,
+        relay: tuple[str, int] | None = None,
         **hello: Any,
     ) -> None:
-        self._line = line
-        self._connect: Callable[[str], Connection]
-        self._connect = partial(ZmqConnection, keys=keys)
-        if binding != "zmq":
-            self._connect = partial(WebSocketConnection, token=token)
-        address = line["address"] if binding == "zmq" else line["websocket"] + "/control"
-        self.control: Connection = self._connect(address)
-        greeting = {"type": "hello", "versions": [1], "features": [], "download_window": 8 << 20}
-        lease = {"lease": token} if token else {}
-        self.control.send(msgpack.packb({**greeting, **lease, **hello}))
+        self._line, self._binding = line, binding
+
+        def connect(address: str, role: str) -> Connection:
+            if binding == "websocket":
+                return WebSocketConnection(address, token)
+            if relay is not None:
+                address = through(relay, role, token)
+            return ZmqConnection(address, keys)
+
+        self._connect = connect
+        address = line["websocket"] + "/control" if binding == "websocket" else line["address"]
+        self.control: Connection = connect(address, "control")
+        greeting = {"type": "hello", "versions": [2], "features": [], "download_window": 8 << 20}
+        self.lease = {"lease": token} if token else {}
+        self.control.send(msgpack.packb({**greeting, **self.lease, **hello}))
         self.welcome = self.hear()
         self.sequence = 0
         self._data: Connection | None = None
@@ -238,8 +316,10 @@ class Client:
     def another(self) -> Connection:
         """Another data connection."""
         address: str = self.welcome["data_address"]
-        # Only its path counts, and a device behind a tracker says no more.
-        return self._connect(address if "://" in address else self._line["websocket"] + address)
+        if self._binding == "websocket":
+            # Only its path counts.
+            address = self._line["websocket"] + urlsplit(address).path
+        return self._connect(address, "data")
 
     @property
     def own(self) -> dict[str, bytes]:

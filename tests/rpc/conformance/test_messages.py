@@ -50,10 +50,11 @@ def refusal(client: Client, said: str, kind: str = "ProtocolError", **fields: An
 # Hello
 
 
+@pytest.mark.usefixtures("connect")
 def test_a_welcome_states_all_that_is_granted(shared: Client) -> None:
     welcome = shared.welcome
-    assert welcome["type"] == "welcome" and welcome["version"] == 1
-    assert {"batch", "credit", "recorded-calls", "programs", "blobs"} <= set(welcome["features"])
+    assert welcome["type"] == "welcome" and welcome["version"] == 2
+    assert {"batch", "credit", "programs", "blobs"} <= set(welcome["features"])
     assert welcome["bounds"].keys() >= BOUNDS
     assert all(type(bound) is int and bound > 0 for bound in welcome["bounds"].values())
     assert (len(welcome["session"]), len(welcome["epoch"])) == (16, 8)
@@ -65,7 +66,7 @@ def test_a_welcome_states_all_that_is_granted(shared: Client) -> None:
 @pytest.mark.parametrize(
     ("hello", "said"),
     [
-        ({"versions": [99]}, "speaks protocol version 1, the client [99]"),
+        ({"versions": [99]}, "speaks protocol version 2, the client [99]"),
         ({"versions": "1"}, "versions must be an array"),
         ({"download_window": -1}, "download window must be an integer"),
         ({"download_window": True}, "download window must be an integer"),
@@ -89,8 +90,8 @@ def test_a_connection_has_one_session(connect: Connect, binding: str, shared: Cl
     shared.wait_for(sessions=1)
     with connect() as client:
         assert client.batch(["fence"])[0]["type"] == "done"
-        hello = {"type": "hello", "versions": [1], "features": [], "download_window": 8 << 20}
-        client.control.send(msgpack.packb(hello))
+        hello = {"type": "hello", "versions": [2], "features": [], "download_window": 8 << 20}
+        client.control.send(msgpack.packb({**hello, **client.lease}))
         answer = client.hear()
         if binding == "websocket":
             assert answer["type"] == "refused"

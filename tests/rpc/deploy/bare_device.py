@@ -30,7 +30,7 @@ NEEDED: Final = (
     "tapml_rpc.supervisor.serve",
     "tapml_rpc.supervisor.worker",
     "tapml_rpc.supervisor.worker_process",
-    "tapml_rpc.websocket.front",
+    "tapml_rpc.supervisor.websocket_front",
     "tapml_rpc.websocket.opening",
     "tapml_targets.cpu.driver",
     "tapml_targets.evaluator",
@@ -78,14 +78,14 @@ def run_batch(golden: dict[str, Any], name: str) -> tuple[Any, bytes, int]:
         library_bytes=bounds.library_bytes,
         allow_native=False,
     )
-    session = ServerSession(header["session"], b"", bounds.download_window, 1.0)
+    session = ServerSession(bounds.download_window)
 
-    def send(to: ServerSession, identity: bytes, header: wire.Header, parts: list[Any]) -> None:
+    def send(header: wire.Header, parts: list[Any]) -> None:
         answers.append((header, b"".join(parts)))
 
     interpreter = Interpreter(driver, libraries, bounds, send)
     chunk = memoryview(bytes.fromhex(message["chunk"]))
-    batch = Message(b"", header["sequence"], 0, header["commands"], chunk)
+    batch = Message(header["sequence"], 0, header["commands"], chunk)
     for _ in interpreter.run(session, batch):
         raise AssertionError("nothing here has to wait for credit")
     interpreter.release(session)

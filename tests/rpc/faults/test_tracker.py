@@ -11,8 +11,9 @@ import pytest
 
 from scripts.soak_runtime import served
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import list_devices, request_device
 from tapml_rpc.tracker.lease import Lease
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 from tests.conftest import RequireDevice
 from tests.rpc.faults.ground import (
@@ -28,7 +29,7 @@ from tests.rpc.tracker.trackers import TrackerProcess, kept_addresses
 
 NAME = "lent"
 HOLDER = """
-from tapml_rpc.tracker import request_device
+from tapml_rpc.tracker.request import request_device
 lease = request_device(sys.argv[2], name="lent", exclusive=False, timeout=60)
 held = connect(address, lease=lease.token, timeout=60)
 kept = held.allocate(8 << 20)

@@ -14,8 +14,8 @@ import zmq
 
 from tapml_rpc import wire
 from tapml_rpc.security.curve import Authenticator, ServerCurve, client_identity
-from tapml_rpc.supervisor.router import bind_router
 from tapml_rpc.welcome import Bounds
+from tapml_rpc.zeromq.router import RouterBounds, bind_router
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.limits import Limits
@@ -29,9 +29,8 @@ def main(keys: str, clients: str) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     if curve is not None:
         Authenticator(context, curve.clients)
-    bounds = Bounds()
-    control, _of_control = bind_router(context, "tcp://127.0.0.1:0", bounds, False, curve)
-    data, _of_data = bind_router(context, "tcp://127.0.0.1:0", bounds, False, curve)
+    control, _of_control = bind_router(context, "tcp://127.0.0.1:0", RouterBounds(), curve)
+    data, _of_data = bind_router(context, "tcp://127.0.0.1:0", RouterBounds(), curve)
     poller = zmq.Poller()
     poller.register(control, zmq.POLLIN)
     poller.register(data, zmq.POLLIN)

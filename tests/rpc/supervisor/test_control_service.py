@@ -31,7 +31,7 @@ def good(server: ServerProcess) -> Iterator[RawPeer]:
 def test_a_header_longer_than_any_hello_is_refused_with_the_bound_and_not_kept(
     server: ServerProcess, good: RawPeer, role: str
 ) -> None:
-    long = wire.pack({"type": "hello", "versions": [1], "padding": [b"x" * 200_000] * 4})
+    long = wire.pack({"type": "hello", "versions": [wire.VERSION], "padding": [b"x" * 200_000] * 4})
     address = server.address if role == "control" else good.welcome["data_address"]
     with stranger(address) as connection:
         connection.sendall(frame(long))

@@ -149,7 +149,7 @@ class Session:
     def welcome(self) -> dict[str, Any]:
         return {
             "type": "welcome",
-            "version": 1,
+            "version": 2,
             "features": ["batch", "credit"],
             "server": "somebody else's 1.0",
             "device": DEVICE,
@@ -217,7 +217,7 @@ class Device:
 
     def serve(self, tracker: ClientConnection) -> None:
         load = {"sessions": 0, "device_bytes": 0}
-        fields = {"versions": [1], "name": self.name, "life": self.life, "device": DEVICE}
+        fields = {"versions": [2], "name": self.name, "life": self.life, "device": DEVICE}
         tracker.send(join({"type": "register", **fields, "address": "relay+ws", "load": load}))
         beat = time.monotonic() + 1
         while True:

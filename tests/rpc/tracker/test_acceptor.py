@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.tracker.relay import RelayServer
-from tapml_rpc.tracker.websocket_door import WebSocketDoor
+from tests.rpc.tracker.doors import RunningDoor
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS
 
 
@@ -37,31 +36,20 @@ def no_descriptors() -> Iterator[None]:
             os.close(number)
 
 
-@pytest.mark.parametrize("kind", ["relay", "door"])
+@pytest.mark.parametrize("listener", ["relay", "websocket"])
 def test_a_full_process_serves_whom_it_has_and_accepts_when_there_is_room_again(
-    kind: str, capfd: pytest.CaptureFixture[str]
+    listener: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    server: RelayServer | WebSocketDoor
-    if kind == "relay":
-        server = RelayServer("127.0.0.1", 0, lambda *call: None)
-        forwarder = server._forwarder
-    else:
-        server = WebSocketDoor(
-            "127.0.0.1",
-            0,
-            heard=lambda *said: None,
-            gone=lambda *end: None,
-            dial=lambda *call: None,
-        )
-        forwarder = server.forwarder
-    with closing(server), socket.socket() as client:
+    door = RunningDoor()
+    port = door.port if listener == "websocket" else door.relay[1]
+    with closing(door), socket.socket() as client:
         client.settimeout(PATIENCE_SECONDS)
         with no_descriptors():
-            client.connect(("127.0.0.1", server.port))
+            client.connect(("127.0.0.1", port))
             # Posted after it came, so it is looked at no later.
             for _ in range(3):
                 served = threading.Event()
-                forwarder.post(served.set)
+                door.forwarder.post(served.set)
                 assert served.wait(PATIENCE_SECONDS)
         client.sendall(b"nonsense\r\n\r\n")
         with suppress(ConnectionResetError):

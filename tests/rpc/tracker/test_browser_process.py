@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.browser.process import (
+from tapml_rpc.tracker.browsers import (
     AUTOMATIC,
     START_SECONDS,
     BrowserKeeper,
     BrowserProcess,
     find_browser,
 )
-from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.errors import InputError, SetupError
 from tests.report.browser import need_browser
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
@@ -67,7 +67,7 @@ def test_a_browser_ends_with_who_started_it_however_that_ends(tmp_path: Path) ->
     """Nothing of it is left: no process and no folder."""
     script = (
         "import sys, time\n"
-        "from tapml_rpc.browser.process import BrowserProcess, find_browser\n"
+        "from tapml_rpc.tracker.browsers import BrowserProcess, find_browser\n"
         "process = BrowserProcess('http://127.0.0.1:1/', find_browser(sys.argv[1]))\n"
         "print(process.process.pid, process.profile, flush=True)\n"
         "time.sleep(1000)\n"
@@ -94,7 +94,7 @@ def test_a_browser_for_which_there_is_no_room_ends_no_tracker_and_is_started_lat
     browser = find_browser(str(program(tmp_path, "chromium")))
     said: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr("tapml_rpc.browser.process._new_folder", full)
+        patched.setattr("tapml_rpc.tracker.browsers._new_folder", full)
         keeper = BrowserKeeper("http://127.0.0.1:1/", "tab", browser, 15, said.append)
 
     def runs() -> bool:

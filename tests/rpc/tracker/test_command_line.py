@@ -13,7 +13,7 @@ import pytest
 from tapml.cli.main import main
 from tapml.cli.remote_devices import addressed_devices
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import request_device
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.description import fingerprint
 from tapml_targets.errors import SetupError
 from tapml_targets.ranking import find_device
@@ -39,7 +39,7 @@ def test_ctrl_c_ends_the_tracker_cleanly() -> None:
     )
     assert process.stdout is not None
     line: dict[str, Any] = json.loads(process.stdout.readline())
-    assert line["address"].startswith("tcp://127.0.0.1:") and line["protocol"] == 1
+    assert line["address"].startswith("tcp://127.0.0.1:") and line["protocol"] == 2
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, b"", b"")

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tapml_rpc.tracker import list_devices, request_device
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tests.rpc.tracker.trackers import (
     Child,

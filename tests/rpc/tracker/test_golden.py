@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tapml_rpc import wire
+from tapml_rpc.relay.tunnel import ticket
 from tests.rpc.test_golden import from_json
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, RawPeer, TrackerProcess
 
@@ -20,12 +21,12 @@ RELAY: dict[str, str] = GOLDEN["relay"]
 DRAWN = ("lease", "token", "stream", "relay_port")
 
 
-def exactly(stream: socket.socket, nbytes: int) -> bytes:
-    """So many bytes of a stream."""
+def head_of(stream: socket.socket) -> str:
+    """An HTTP response without its body."""
     data = b""
-    while len(data) < nbytes and (piece := stream.recv(nbytes - len(data))):
-        data += piece
-    return data
+    while not data.endswith(b"\r\n\r\n") and (byte := stream.recv(1)):
+        data += byte
+    return data.decode("ascii")
 
 
 class Conversation:
@@ -52,16 +53,15 @@ class Conversation:
         self._compare(self._known(header), heard, message["name"])
 
     def connect(self, asks: str) -> socket.socket:
-        """Ask the relay for something, in a vector's bytes."""
-        raw = bytes.fromhex(RELAY[asks])
-        for vector, drawn in self.drawn.items():
+        """Ask the relay for something, in a vector's words."""
+        request = RELAY[asks]
+        drawn = {**self.drawn, RELAY["ticket"]: ticket(self.drawn[RELAY["token"]])}
+        for vector, known in drawn.items():
             if isinstance(vector, str):
-                raw = raw.replace(vector.encode(), drawn.encode())
+                request = request.replace(vector, known)
         port = self._tracker.relay_port
         stream = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
-        stream.sendall(bytes.fromhex(RELAY["greeting"]))
-        assert exactly(stream, 2).hex() == RELAY["greeting answered"]
-        stream.sendall(raw)
+        stream.sendall(request.encode("ascii"))
         return stream
 
     def _known(self, value: Any) -> Any:
@@ -106,13 +106,16 @@ def test_a_tracker_answers_the_vectors_with_the_vectors(shared_tracker: TrackerP
             if message["name"] == "dial":
                 assert near is not None
                 with near, conversation.connect("the device asks") as far:
-                    success = bytes.fromhex(RELAY["success"])
                     for end in (near, far):
-                        assert exactly(end, len(success)) == success
+                        assert head_of(end).startswith(RELAY["success"])
                     near.sendall(b"there")
                     far.sendall(b"back!")
-                    assert exactly(far, 5) == b"there"
-                    assert exactly(near, 5) == b"back!"
+                    assert far.recv(5) == b"there"
+                    assert near.recv(5) == b"back!"
         # The lease is over.
         with conversation.connect("the client asks") as late:
-            assert exactly(late, 10).hex() == RELAY["no such lease"]
+            assert head_of(late).startswith(RELAY["no such lease"])
+
+
+def test_a_ticket_is_computed_as_the_vector_says() -> None:
+    assert ticket(RELAY["token"]) == RELAY["ticket"]

@@ -15,7 +15,8 @@ from tapml_rpc.reach import open_device
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import make_pair, write_pair
-from tapml_rpc.tracker import list_devices, request_device
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice
 from tests.rpc.announced import AnnouncedProcess

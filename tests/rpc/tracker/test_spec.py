@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tapml_rpc.tracker import (
-    Lease,
+from tapml_rpc.tracker import request as asking
+from tapml_rpc.tracker.lease import Lease
+from tapml_rpc.tracker.request import (
     QueuePlace,
     is_tracker_spec,
+    parse_spec,
     request_device,
     resolve,
     tracker_address,
 )
-from tapml_rpc.tracker import request as asking
-from tapml_rpc.tracker.request import parse_spec
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tapml_rpc.client import connect
-from tapml_rpc.tracker import list_devices, request_device
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.tracker.request import QueuePlace
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.errors import (
     DeviceLostError,
@@ -303,7 +303,7 @@ def test_200_messages_of_garbage_leave_it_serving(tracker: TrackerProcess) -> No
                 fields = ["lease", "leases", "name", "device", "wanted", "request", "load"]
                 stranger.send(
                     type=words[number // 2 % 7],
-                    versions=[1],
+                    versions=[2],
                     **{field: value for field in fields if rng.integers(2)},
                 )
         stranger.socket.send(bytes(1 << 20))  # over the bound
@@ -318,7 +318,7 @@ def test_an_old_version_is_refused_with_a_reason_the_peer_can_read(
 ) -> None:
     with RawPeer(shared_tracker.address) as peer:
         answer = peer.register("old", versions=[0])
-        assert "speaks version 1, the other end [0]" in answer["error"]["message"]
+        assert "speaks version 2, the other end [0]" in answer["error"]["message"]
 
 
 def test_a_peer_cannot_choose_to_be_taken_for_another(shared_tracker: TrackerProcess) -> None:

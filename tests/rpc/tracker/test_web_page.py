@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tapml_rpc.browser.page import FOLDER
+from tapml_rpc.tracker.web_page import FOLDER
 from tests.rpc.tracker.trackers import TrackerProcess
 
 

@@ -15,8 +15,8 @@ from tapml.cli.main import main
 from tapml_rpc import wire
 from tapml_rpc.client import connect
 from tapml_rpc.reach import open_device
-from tapml_rpc.tracker import list_devices, request_device
-from tapml_rpc.tracker.request import QueuePlace
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_rpc.websocket import frames
 from tapml_targets.errors import NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import (
@@ -128,7 +128,7 @@ def test_a_device_whose_binding_a_client_lacks_is_not_lent_to_it(
         RawPeer(shared_tracker.address) as client,
     ):
         wanted = {"kind": "metal"}
-        client.send(type="request", versions=[1], request=1, label="x", wanted=wanted)
+        client.send(type="request", versions=[2], request=1, label="x", wanted=wanted)
         assert client.receive("queued", "granted")["devices"] == []
 
 
@@ -141,7 +141,8 @@ def test_without_zeromq_and_numpy_devices_register_and_clients_compute(
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name: None if name == 'zmq' else find(name)\n"
         "from tapml_rpc.reach import open_device\n"
-        "from tapml_rpc.tracker import Registration, list_devices\n"
+        "from tapml_rpc.tracker.listing import list_devices\n"
+        "from tapml_rpc.tracker.registration import Registration\n"
         "tracker = sys.argv[1]\n"
         "like = list_devices(tracker)[0].description\n"
         "with Registration(tracker, like, 'ws://127.0.0.1:9', name='bare') as bare:\n"
@@ -198,7 +199,7 @@ def test_garbage_costs_its_sender_and_nobody_else(
                 for number in range(20):
                     header: dict[str, object] = {field: rng.choice(values) for field in fields}
                     kinds = ["register", "request", "renew", "load", "list", "release", "dial"]
-                    header |= {"type": rng.choice(kinds), "versions": [1]}
+                    header |= {"type": rng.choice(kinds), "versions": [2]}
                     garbage = rng.randbytes(rng.randrange(60))
                     message = garbage if number % 3 == 2 else frames.join(wire.pack(header))
                     stranger.send(message)

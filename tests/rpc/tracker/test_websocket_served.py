@@ -12,7 +12,9 @@ import pytest
 
 from tapml_rpc.client import connect
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker import Lease, list_devices, request_device
+from tapml_rpc.tracker.lease import Lease
+from tapml_rpc.tracker.listing import list_devices
+from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice
 from tests.rpc.tracker.test_served import served

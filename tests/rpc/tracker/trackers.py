@@ -17,7 +17,7 @@ from typing import Any
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.records import VERSION
 from tapml_rpc.tracker.registration import Registration
 from tapml_targets.description import to_plain
@@ -209,7 +209,7 @@ def holder(tracker: str, name: str, label: str = "holder") -> Child:
     """A process that holds a lease, says its address, and says it when the lease is lost."""
     return Child(
         "import sys\n"
-        "from tapml_rpc.tracker import request_device\n"
+        "from tapml_rpc.tracker.request import request_device\n"
         "with request_device(sys.argv[1], name=sys.argv[2], timeout=60, label=sys.argv[3],\n"
         "    on_lost=lambda error: print(f'\\nlost: {error}\\n', end='', flush=True)) as lease:\n"
         "    print(lease.address, flush=True)\n"
@@ -225,7 +225,7 @@ def device_process(tracker: str, name: str) -> Child:
     """A process that has a made-up device registered, and says which leases end."""
     return Child(
         "import sys\n"
-        "from tapml_rpc.tracker import Registration\n"
+        "from tapml_rpc.tracker.registration import Registration\n"
         "from tests.rpc.tracker.trackers import made_up_device\n"
         "with Registration(sys.argv[1], made_up_device(), 'tcp://127.0.0.1:9', name=sys.argv[2],\n"
         "    on_lease_ended=lambda lease: print(f'\\nended: {lease}\\n', end='', flush=True),\n"

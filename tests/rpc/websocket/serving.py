@@ -13,7 +13,7 @@ from pathlib import Path
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
-from tapml_rpc.websocket.front import STALL_SECONDS, serve_websocket
+from tapml_rpc.supervisor.websocket_front import STALL_SECONDS, serve_websocket
 from tapml_targets.ranking import find_device
 from tests.rpc.announced import AnnouncedProcess
 

@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,14 +16,15 @@ from websockets.sync.client import ClientConnection
 
 from tapml_rpc.security.standing import FAILURES
 from tapml_rpc.security.token import TokenBook
-from tapml_rpc.websocket.front import WebSocketFront, serve_websocket
+from tapml_rpc.supervisor.websocket_front import WebSocketFront, serve_websocket
 from tapml_rpc.websocket.opening import open_websocket
+from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import SetupError
 from tests.rpc.websocket.peers import WebSocketPeer, open_connection
 from tests.rpc.websocket.serving import WebSocketServer
 
 TOKEN = "the-secret-of-this-server"
-NO_HUB: Any = None
+NO_HUB: Any = SimpleNamespace(bounds=Bounds())
 """Whoever is refused never gets as far as the hub."""
 
 
@@ -146,7 +148,7 @@ class SlowGuard:
 
 
 def test_connections_are_counted_before_they_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tapml_rpc.websocket.front.MOST_CONNECTIONS", 2)
+    monkeypatch.setattr("tapml_rpc.supervisor.websocket_front.MOST_CONNECTIONS", 2)
     guard = SlowGuard()
     front = serve_websocket(NO_HUB, "127.0.0.1", 0, tokens=guard)
     place = urlsplit(front.address)
@@ -197,4 +199,4 @@ def test_a_port_that_is_taken_is_named(open_front: WebSocketFront) -> None:
 def test_an_old_version_is_told_which_one_is_spoken(server: WebSocketServer) -> None:
     with WebSocketPeer(server.address, versions=[0]) as old:
         assert old.welcome["type"] == "refused"
-        assert "speaks protocol version 1, the client [0]" in old.welcome["error"]["message"]
+        assert "speaks protocol version 2, the client [0]" in old.welcome["error"]["message"]

@@ -10,7 +10,7 @@ import pytest
 
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
-from tapml_rpc.websocket.front import HELLO_SECONDS
+from tapml_rpc.supervisor.websocket_front import HELLO_SECONDS
 from tapml_rpc.websocket.opening import open_websocket
 from tapml_rpc.welcome import DOWNLOAD_WINDOW
 from tapml_targets.errors import InputError, RemoteError

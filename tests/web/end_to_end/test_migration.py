@@ -14,7 +14,7 @@ import pytest
 from tapml.compiler.compiler import Compiler
 from tapml.plan.graph_plan import GraphPlan
 from tapml.session.journal import open_journal
-from tapml_rpc.tracker import list_devices
+from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended

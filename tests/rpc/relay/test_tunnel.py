@@ -1,4 +1,4 @@
-"""The relay's door: who knows no secret gets nowhere, and nobody is mistaken for another."""
+"""The relay's tunnels: who knows no secret gets nowhere, and nobody is mistaken for another."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from contextlib import ExitStack
 
 import pytest
 
-from tapml_rpc.tracker import socks
-from tapml_rpc.tracker.relay import MAX_FLOWS_OF_LEASE, MAX_STRANGERS, RelayServer
-from tapml_rpc.tracker.route import RelayAddress, data_address_beside, parse
+from tapml_rpc.relay.route import RelayAddress, data_address_beside, open_stream, parse
+from tapml_rpc.relay.tunnel import open_tunnel, ticket
+from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
+from tapml_rpc.websocket.server import MAX_UPGRADES
 from tapml_targets.errors import InputError, SetupError
+from tests.rpc.tracker.doors import RunningDoor
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
 
 
-class Relay:
+class Relay(RunningDoor):
     """A relay in this process whose devices come when they are called."""
 
     def __init__(self, dial_seconds: float = PATIENCE_SECONDS) -> None:
-        self.dialled: list[tuple[str, str, str]] = []
+        super().__init__(dial_seconds=dial_seconds)
         self.deaf = False
         self.devices: dict[str, socket.socket] = {}
-        self.server = RelayServer("127.0.0.1", 0, self._dial, dial_seconds=dial_seconds)
-        self.address = ("127.0.0.1", self.server.port)
+        self.door._board._dial = self._dial
 
     def _dial(self, lease_id: str, stream: str, role: str) -> None:
-        self.dialled.append((lease_id, stream, role))
+        self.calls.append((lease_id, stream, role))
         if not self.deaf:
             threading.Thread(target=self._come, args=(lease_id, stream, role)).start()
 
     def _come(self, lease_id: str, stream: str, role: str) -> None:
-        endpoint = socks.dial(self.address, f"{stream}.device", PATIENCE_SECONDS)
+        endpoint = open_tunnel(self.relay, "/leg", stream, PATIENCE_SECONDS)
         endpoint.sendall(f"{lease_id} {role}".encode())
         self.devices[stream] = endpoint
 
-    def client(self, name: str) -> socket.socket:
-        endpoint = socks.dial(self.address, name, PATIENCE_SECONDS)
+    def client(self, path: str, secret: str) -> socket.socket:
+        endpoint = open_tunnel(self.relay, path, secret, PATIENCE_SECONDS)
         endpoint.settimeout(PATIENCE_SECONDS)
         return endpoint
 
@@ -47,66 +48,81 @@ class Relay:
 @pytest.fixture
 def relay() -> Iterator[Relay]:
     served = Relay()
+    served.allow("lease", "secret")
     yield served
-    served.server.close()
+    served.close()
 
 
 def test_two_leases_reach_each_its_own_device(relay: Relay) -> None:
     for lease in ("one", "two"):
-        relay.server.allow(lease, f"token{lease}")
+        relay.allow(lease, f"secret{lease}")
     for lease in ("one", "two"):
         for role in ("control", "data"):
-            with relay.client(f"token{lease}.{role}") as endpoint:
+            with relay.client(f"/{role}", f"secret{lease}") as endpoint:
                 assert endpoint.recv(100) == f"{lease} {role}".encode()
 
 
-@pytest.mark.parametrize("name", ["guess.control", "token.shell", "token", "", "guess.device"])
-def test_a_wrong_secret_or_role_is_refused(relay: Relay, name: str) -> None:
-    relay.server.allow("lease", "token")
+@pytest.mark.parametrize(
+    ("path", "secret"),
+    [("/control", "guess"), ("/data", ""), ("/leg", "guess"), ("/leg", "secret")],
+)
+def test_a_wrong_secret_is_refused(relay: Relay, path: str, secret: str) -> None:
     with pytest.raises(SetupError, match="the lease has ended, or never was"):
-        relay.client(name)
-    assert relay.dialled == []
+        relay.client(path, secret)
+    assert relay.calls == []
+
+
+def test_another_path_is_told_what_there_is(relay: Relay) -> None:
+    with pytest.raises(SetupError, match="for tapml-bytes on /control, /data, /leg"):
+        relay.client("/shell", "secret")
+
+
+def test_a_token_is_not_what_is_shown(relay: Relay) -> None:
+    assert "token" not in ticket("token") and ticket("token") != ticket("another")
+    relay.allow("own", ticket("token"))
+    control = str(RelayAddress(*relay.relay, "token", "control"))
+    with open_stream(control, PATIENCE_SECONDS) as endpoint:
+        assert endpoint.recv(100) == b"own control"
+    with pytest.raises(SetupError, match="the lease has ended, or never was"):
+        relay.client("/control", "token")
 
 
 def test_a_lease_that_ends_ends_what_goes_through_it(relay: Relay) -> None:
-    relay.server.allow("lease", "token")
-    with relay.client("token.control") as endpoint:
+    with relay.client("/control", "secret") as endpoint:
         assert endpoint.recv(100) == b"lease control"
-        relay.server.cut("lease", "token")
+        relay.cut("lease", "secret")
         assert endpoint.recv(100) == b""
     with pytest.raises(SetupError, match="has ended"):
-        relay.client("token.control")
+        relay.client("/control", "secret")
 
 
 def test_a_device_that_does_not_come_is_not_waited_for_long() -> None:
     relay = Relay(dial_seconds=1.0)
-    relay.server.allow("lease", "token")
+    relay.allow("lease", "secret")
     relay.deaf = True
     started = time.monotonic()
     with pytest.raises(SetupError, match="the device did not come"):
-        relay.client("token.control")
+        relay.client("/control", "secret")
     assert 0.9 < time.monotonic() - started < 30
-    relay.server.close()
+    relay.close()
 
 
 def test_a_devices_secret_is_good_once(relay: Relay) -> None:
-    relay.server.allow("lease", "token")
-    with relay.client("token.control"):
-        stream = relay.dialled[0][1]
+    with relay.client("/control", "secret"):
+        stream = relay.calls[0][1]
         with pytest.raises(SetupError, match="refused"):
-            socks.dial(relay.address, f"{stream}.device", PATIENCE_SECONDS)
+            open_tunnel(relay.relay, "/leg", stream, PATIENCE_SECONDS)
 
 
 def test_a_lease_has_so_many_streams_and_no_more(relay: Relay) -> None:
-    relay.server.allow("lease", "token")
-    endpoints = [relay.client("token.data") for _ in range(MAX_FLOWS_OF_LEASE)]
+    endpoints = [relay.client("/data", "secret") for _ in range(MAX_FLOWS_OF_LEASE)]
     with pytest.raises(SetupError, match="no room"):
-        relay.client("token.data")
+        relay.client("/data", "secret")
     endpoints.pop().close()
 
     def fits() -> bool:
         try:
-            endpoints.append(relay.client("token.data"))
+            endpoints.append(relay.client("/data", "secret"))
         except SetupError:
             return False
         return True
@@ -117,38 +133,39 @@ def test_a_lease_has_so_many_streams_and_no_more(relay: Relay) -> None:
 
 
 def test_garbage_at_the_door_is_dropped_and_a_good_client_served(relay: Relay) -> None:
-    relay.server.allow("lease", "token")
+    request = b"GET /control HTTP/1.1\r\nHost: x\r\nUpgrade: tapml-bytes\r\n\r\n"
     for number in range(200):
-        with socket.create_connection(relay.address, timeout=PATIENCE_SECONDS) as stranger:
-            start = random.choice([b"", b"\x05", b"\x05\x01\x00", b"\x05\x01\x00\x05\x01\x00\x03"])
+        with socket.create_connection(relay.relay, timeout=PATIENCE_SECONDS) as stranger:
+            start = request[: random.randrange(len(request))]
             stranger.sendall(start + random.randbytes(random.randrange(1, 80)))
             if number % 2:
                 stranger.shutdown(socket.SHUT_WR)
-    with relay.client("token.control") as endpoint:
+    with relay.client("/control", "secret") as endpoint:
         assert endpoint.recv(100) == b"lease control"
 
 
 def test_those_who_stand_at_the_door_and_say_nothing_keep_nobody_out(relay: Relay) -> None:
-    relay.server.allow("lease", "token")
     with ExitStack() as stack:
-        for _ in range(MAX_STRANGERS + 20):
-            stack.enter_context(socket.create_connection(relay.address, timeout=PATIENCE_SECONDS))
+        for _ in range(MAX_UPGRADES + 20):
+            stack.enter_context(socket.create_connection(relay.relay, timeout=PATIENCE_SECONDS))
         started = time.monotonic()
-        with relay.client("token.control") as endpoint:
+        with relay.client("/control", "secret") as endpoint:
             assert endpoint.recv(100) == b"lease control"
         assert time.monotonic() - started < 30
 
 
 def test_bytes_may_come_one_by_one(relay: Relay) -> None:
-    relay.server.allow("lease", "token")
-    name = b"token.control"
-    with socket.create_connection(relay.address, timeout=PATIENCE_SECONDS) as slow:
-        for byte in b"\x05\x01\x00" + b"\x05\x01\x00\x03" + bytes([len(name)]) + name + b"\x00\x01":
+    request = (
+        b"GET /control HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: tapml-bytes\r\n"
+        b"Authorization: Bearer secret\r\n\r\n"
+    )
+    with socket.create_connection(relay.relay, timeout=PATIENCE_SECONDS) as slow:
+        for byte in request:
             slow.send(bytes([byte]))
         got = b""
-        while len(got) < 12 + len(b"lease control"):
+        while not got.endswith(b"lease control"):
             got += slow.recv(100)
-        assert got == b"\x05\x00" + socks.reply(socks.GRANTED) + b"lease control"
+        assert got.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
 
 
 def test_a_relays_address_names_host_lease_and_connection() -> None:

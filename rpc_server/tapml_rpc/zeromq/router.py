@@ -8,19 +8,21 @@ which descriptor it came.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from selectors import EVENT_READ, BaseSelector
+from dataclasses import dataclass
+from selectors import EVENT_READ
 from typing import Any, Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
+from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.curve import ServerCurve, apply_server, client_identity
-from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import ProtocolError
 
 Socket = zmq.Socket[bytes]
@@ -39,11 +41,27 @@ _LOST_KEPT: Final = 256
 _NO_CHUNK: Final = memoryview(b"")
 
 
+@dataclass(frozen=True)
+class RouterBounds:
+    """What a ROUTER of libzmq keeps and waits for.
+
+    `most_bytes` is its longest frame. `received` and `unsent` are messages that wait, the latter
+    for each peer. `beat_milliseconds` and `silent_milliseconds` are between two heartbeats, and
+    after one that is not answered; 0 for none.
+    """
+
+    most_bytes: int = wire.MAX_FRAME_BYTES
+    received: int = 32
+    unsent: int = 256
+    # For a host that vanishes. A client that is merely stopped for a while may come back.
+    beat_milliseconds: int = 5000
+    silent_milliseconds: int = 30000
+
+
 def bind_router(
     context: zmq.Context[Socket],
     address: str,
-    bounds: Bounds,
-    heartbeats: bool,
+    bounds: RouterBounds,
     curve: ServerCurve | None = None,
 ) -> tuple[Socket, RouterWatch]:
     """A ROUTER socket with every queue and frame bounded, and the watch over its connections.
@@ -51,21 +69,17 @@ def bind_router(
     The watch must live as long as the socket: libzmq waits for the receiver of its events.
 
     With `curve` its context needs an :class:`~tapml_rpc.security.curve.Authenticator` first.
-
-    High-water marks count messages: the receiving one is low because each may hold a chunk, the
-    sending one leaves room for all answers a client may wait for.
     """
     socket = context.socket(zmq.ROUTER)
     socket.linger = 0
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, bounds.most_bytes)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MILLISECONDS)
-    if heartbeats:
-        # For a host that vanishes. A client that is merely stopped for a while may come back.
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30000)
-    socket.setsockopt(zmq.RCVHWM, 32)
-    socket.setsockopt(zmq.SNDHWM, 4 * bounds.unanswered)
+    if bounds.beat_milliseconds:
+        socket.setsockopt(zmq.HEARTBEAT_IVL, bounds.beat_milliseconds)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, bounds.silent_milliseconds)
+    socket.setsockopt(zmq.RCVHWM, bounds.received)
+    socket.setsockopt(zmq.SNDHWM, bounds.unsent)
     apply_server(socket, curve)
     # Before anybody can connect.
     watch = RouterWatch(socket)
@@ -219,18 +233,30 @@ class ZmqChannel:
 
 
 class RouterEnd:
-    """A client on a ROUTER socket of libzmq, identified by its routing id."""
+    """A client on a ROUTER socket of libzmq, identified by its routing `key`.
 
-    def __init__(self, data: Socket, identity: bytes) -> None:
+    `frame` is the first of one of its messages, if one has come.
+    """
+
+    def __init__(self, data: Socket, key: bytes, frame: zmq.Frame | None = None) -> None:
+        self.key = key
+        self._frame = frame
         self._data = data
-        self._identity = identity
         self._unsent: deque[tuple[zmq.MessageTracker | None, Callable[[], None]]] = deque()
 
+    @property
+    def host(self) -> str:
+        """Its numeric address, which libzmq adds to what comes before the peer can."""
+        host = ipaddress.ip_address(
+            "" if self._frame is None else str(self._frame.get("Peer-Address"))
+        )
+        return str(getattr(host, "ipv4_mapped", None) or host)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RouterEnd) and other._identity == self._identity
+        return isinstance(other, RouterEnd) and other.key == self.key
 
     def __hash__(self) -> int:
-        return hash(self._identity)
+        return hash(self.key)
 
     def send(
         self,
@@ -241,7 +267,7 @@ class RouterEnd:
         """Send a packed header and its chunk."""
         tracker = None
         try:
-            self._data.send(self._identity, zmq.SNDMORE | zmq.NOBLOCK)
+            self._data.send(self.key, zmq.SNDMORE | zmq.NOBLOCK)
             if not parts:
                 self._data.send(packed, zmq.NOBLOCK)
             else:
@@ -276,17 +302,16 @@ class RouterService:
     """A ROUTER at `address`: hands messages to `take`, and connections that are gone to `gone`.
 
     `refuse` tells the sender what `take` raises, and that its bytes are not a message. The other
-    arguments are those of :func:`tapml_rpc.supervisor.router.bind_router`.
+    arguments are those of :func:`tapml_rpc.zeromq.router.bind_router`.
     """
 
     def __init__(
         self,
-        selector: BaseSelector,
+        forwarder: Forwarder,
         context: zmq.Context[Socket],
         address: str,
-        bounds: Bounds,
+        bounds: RouterBounds,
         *,
-        heartbeats: bool,
         curve: ServerCurve | None,
         take: Take,
         refuse: Callable[[RouterEnd, Exception], None],
@@ -296,10 +321,10 @@ class RouterService:
         self._take = take
         self._refuse = refuse
         self._gone = gone
-        self._socket, self._watch = bind_router(context, address, bounds, heartbeats, curve)
+        self._socket, self._watch = bind_router(context, address, bounds, curve)
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         # Readable when the socket's state has changed; serve() finds out how.
-        selector.register(self._socket.fileno(), EVENT_READ)
+        forwarder.watch(self._socket.fileno(), EVENT_READ, lambda events: None)
 
     def serve(self) -> bool:
         """Handle waiting messages; True if there are more."""
@@ -307,7 +332,7 @@ class RouterService:
             frames = take(self._socket)
             if frames is None:
                 return False
-            end = RouterEnd(self._socket, frames[0].bytes)
+            end = RouterEnd(self._socket, frames[0].bytes, frames[0])
             try:
                 self._watch.heard(frames[0])
                 identity, packed, chunk = split(frames)
@@ -316,10 +341,18 @@ class RouterService:
                 self._refuse(end, error)
         return True
 
+    def pending(self) -> bool:
+        """Whether a message waits: its descriptor shows that only once."""
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def end(self, key: bytes) -> RouterEnd:
+        """The peer with this routing id."""
+        return RouterEnd(self._socket, key)
+
     def check(self, now: float) -> None:
         """Report connections that are gone; libzmq has its own clocks."""
         for identity in self._watch.gone():
-            self._gone(RouterEnd(self._socket, identity))
+            self._gone(self.end(identity))
 
     def close(self) -> None:
         """Close the socket."""

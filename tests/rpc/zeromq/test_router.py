@@ -11,7 +11,8 @@ import pytest
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.supervisor.router import (
+from tapml_rpc.zeromq.router import (
+    RouterBounds,
     RouterWatch,
     bind_router,
     check_chunk,
@@ -19,7 +20,6 @@ from tapml_rpc.supervisor.router import (
     take,
     unpack_control,
 )
-from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import ProtocolError
 
 PATIENCE = 60.0
@@ -150,7 +150,7 @@ def test_the_last_message_of_a_lost_connection_costs_nobody_else_its_own(
 
 
 def test_a_real_connection_is_missed_and_its_messages_are_taken_first(context: Context) -> None:
-    socket, watch = bind_router(context, "tcp://127.0.0.1:0", Bounds(), False)
+    socket, watch = bind_router(context, "tcp://127.0.0.1:0", RouterBounds())
     socket.rcvtimeo = int(PATIENCE * 1000)
     address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
     for count in (1, 30):
@@ -177,7 +177,7 @@ def test_a_real_connection_is_missed_and_its_messages_are_taken_first(context: C
 
 def test_a_flood_of_connections_that_nobody_looks_at_holds_up_no_other(context: Context) -> None:
     """A kernel may run meanwhile; where libzmq can say no more of them, it waits."""
-    socket, watch = bind_router(context, "tcp://127.0.0.1:0", Bounds(), False)
+    socket, watch = bind_router(context, "tcp://127.0.0.1:0", RouterBounds())
     socket.rcvtimeo = int(PATIENCE * 1000)
     address = socket.getsockopt_string(zmq.LAST_ENDPOINT)
     host, _, port = address.removeprefix("tcp://").rpartition(":")

@@ -1,4 +1,4 @@
-"""The tracker's WebSocket door: who gets in, who is told what, who waits for nobody."""
+"""The tracker's door over WebSocket: who gets in, who is told what, who waits for nobody."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
-from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from tapml_rpc.tracker import websocket_door
-from tapml_rpc.tracker.flow import BUFFER_BYTES
+from tapml_rpc.flow import BUFFER_BYTES
 from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
-from tapml_rpc.tracker.websocket_door import MAX_VISITORS, WebSocketDoor
 from tapml_rpc.websocket.admission import OneToken
 from tapml_rpc.websocket.handshake import open_socket
+from tapml_rpc.websocket.server import MAX_UPGRADES
+from tests.rpc.tracker.doors import RunningDoor
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
-from tests.rpc.websocket.peers import open_connection
 
 TOKEN = "right"
 
@@ -37,45 +35,23 @@ def running(work: Callable[[], object]) -> Iterator[None]:
         done.result(PATIENCE_SECONDS)
 
 
-class Door:
-    """A door in this process; devices come when a test lets them."""
-
-    def __init__(self, **options: Any) -> None:
-        self.heard: list[bytes] = []
-        self.gone: list[str] = []
-        self.calls: list[tuple[str, str, str]] = []
-        self.door = WebSocketDoor(
-            "127.0.0.1",
-            0,
-            heard=lambda peer, key, message: self.heard.append(message),
-            gone=lambda key, why: self.gone.append(why),
-            dial=lambda *call: self.calls.append(call),
-            **options,
-        )
-        self.address = self.door.address
-
-    def open(self, path: str, secret: str = "", **options: Any) -> ClientConnection:
-        return open_connection(self.address + path, secret or None, **options)
-
-    def joined(self, stack: ExitStack, role: str) -> tuple[ClientConnection, ClientConnection]:
-        """A client's connection and its device's, joined; of the lease ``lease``."""
-        number = len(self.calls)
-        client: list[ClientConnection] = []
-
-        def come() -> None:
-            client.append(self.open(f"/{role}", "leasetoken"))
-
-        with running(come):
-            wait_for(lambda: len(self.calls) > number)
-            device = self.open("/leg", self.calls[-1][1])
-        return stack.enter_context(client[0]), stack.enter_context(device)
+def joined(
+    door: RunningDoor, stack: ExitStack, role: str
+) -> tuple[ClientConnection, ClientConnection]:
+    """A client's connection and its device's, joined; of the lease ``lease``."""
+    number = len(door.calls)
+    client: list[ClientConnection] = []
+    with running(lambda: client.append(door.open(f"/{role}", "leasetoken"))):
+        wait_for(lambda: len(door.calls) > number)
+        device = door.open("/leg", door.calls[-1][1])
+    return stack.enter_context(client[0]), stack.enter_context(device)
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    opened = Door(guard=OneToken(TOKEN), origins=["https://pages.example"])
-    opened.door.allow("lease", "leasetoken")
-    with closing(opened.door):
+def door() -> Iterator[RunningDoor]:
+    opened = RunningDoor(guard=OneToken(TOKEN), origins=["https://pages.example"])
+    opened.allow("lease", "leasetoken")
+    with closing(opened):
         yield opened
 
 
@@ -98,7 +74,7 @@ def status_of(refused: pytest.ExceptionInfo[InvalidStatus]) -> tuple[int, str]:
     ],
 )
 def test_who_may_not_come_in_is_told_why(
-    door: Door, path: str, secret: str, origin: str | None, status: int, said: str
+    door: RunningDoor, path: str, secret: str, origin: str | None, status: int, said: str
 ) -> None:
     calls = len(door.calls)
     with pytest.raises(InvalidStatus) as refused:
@@ -109,15 +85,15 @@ def test_who_may_not_come_in_is_told_why(
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost:8000", "https://pages.example"])
-def test_who_may_comes_in_with_a_token_and_is_heard(door: Door, origin: str | None) -> None:
+def test_who_may_comes_in_with_a_token_and_is_heard(door: RunningDoor, origin: str | None) -> None:
     with door.open("/tracker", TOKEN, origin=origin) as peer:
         peer.send(b"hello")
         wait_for(lambda: b"hello" in door.heard)
     door.heard.clear()
 
 
-def test_a_request_that_is_no_upgrade_is_told_so(door: Door) -> None:
-    with socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS) as plain:
+def test_a_request_that_is_no_upgrade_is_told_so(door: RunningDoor) -> None:
+    with socket.create_connection(("127.0.0.1", door.port), PATIENCE_SECONDS) as plain:
         plain.sendall(
             b"GET /tracker HTTP/1.1\r\nHost: x\r\nSec-WebSocket-Protocol: tapml.1\r\n"
             b"Authorization: Bearer right\r\n\r\n"
@@ -129,7 +105,7 @@ def test_a_request_that_is_no_upgrade_is_told_so(door: Door) -> None:
     ("message", "code"), [("a text", 1003), (bytes((64 << 10) + 5), 1009)], ids=["text", "long"]
 )
 def test_what_is_no_message_ends_its_connection_with_a_code(
-    door: Door, message: str | bytes, code: int
+    door: RunningDoor, message: str | bytes, code: int
 ) -> None:
     with door.open("/tracker", TOKEN) as peer:
         peer.send(message)
@@ -138,9 +114,7 @@ def test_what_is_no_message_ends_its_connection_with_a_code(
     assert closed.value.rcvd is not None and closed.value.rcvd.code == code
 
 
-def test_who_cannot_come_in_anyway_keeps_a_token_that_is_good_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_who_cannot_come_in_anyway_keeps_a_token_that_is_good_once() -> None:
     spent: list[str] = []
 
     class Once:
@@ -148,19 +122,19 @@ def test_who_cannot_come_in_anyway_keeps_a_token_that_is_good_once(
             spent.append(token)
             return "somebody"
 
-    opened = Door(guard=Once())
-    with closing(opened.door):
-        with socket.create_connection(("127.0.0.1", opened.door.port), PATIENCE_SECONDS) as plain:
+    opened = RunningDoor(guard=Once())
+    with closing(opened):
+        with socket.create_connection(("127.0.0.1", opened.port), PATIENCE_SECONDS) as plain:
             plain.sendall(
                 b"GET /tracker HTTP/1.1\r\nHost: x\r\nSec-WebSocket-Protocol: tapml.1\r\n"
                 b"Authorization: Bearer once\r\n\r\n"
             )
             assert plain.recv(100).startswith(b"HTTP/1.1 426 ")
-        monkeypatch.setattr(websocket_door, "MAX_PEERS", 0)
+        opened.door.most = 0
         with pytest.raises(InvalidStatus) as refused:
             opened.open("/tracker", "once")
         assert status_of(refused)[0] == HTTPStatus.SERVICE_UNAVAILABLE and not spent
-        monkeypatch.undo()
+        opened.door.most = 1
         with opened.open("/tracker", "once"):
             assert spent == ["once"]
 
@@ -174,21 +148,21 @@ def test_a_token_that_takes_long_to_check_holds_nobody_up() -> None:
             known.wait(PATIENCE_SECONDS)
             return "somebody"
 
-    opened = Door(guard=Slow())
-    with closing(opened.door), running(lambda: opened.open("/tracker", TOKEN).close()):
+    opened = RunningDoor(guard=Slow())
+    with closing(opened), running(lambda: opened.open("/tracker", TOKEN).close()):
         try:
             assert asked.wait(PATIENCE_SECONDS)
-            opened.door.forwarder.post(served.set)
+            opened.forwarder.post(served.set)
             assert served.wait(PATIENCE_SECONDS / 2)
         finally:
             known.set()
 
 
-def test_garbage_and_silence_at_the_door_keep_nobody_out(door: Door) -> None:
+def test_garbage_and_silence_at_the_door_keep_nobody_out(door: RunningDoor) -> None:
     start = b"GET /tracker HTTP/1.1\r\n"
     with ExitStack() as stack:
-        for number in range(MAX_VISITORS + 20):
-            stranger = socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS)
+        for number in range(MAX_UPGRADES + 20):
+            stranger = socket.create_connection(("127.0.0.1", door.port), PATIENCE_SECONDS)
             stack.enter_context(stranger)
             if number % 4 == 1:
                 stranger.sendall(start[: number % len(start)] + random.randbytes(20))
@@ -198,9 +172,9 @@ def test_garbage_and_silence_at_the_door_keep_nobody_out(door: Door) -> None:
     door.heard.clear()
 
 
-def test_messages_go_through_whole_and_no_end_is_mistaken_for_another(door: Door) -> None:
+def test_messages_go_through_whole_and_no_end_is_mistaken_for_another(door: RunningDoor) -> None:
     with ExitStack() as stack:
-        client, device = door.joined(stack, "control")
+        client, device = joined(door, stack, "control")
         assert door.calls[-1][::2] == ("lease", "control")
         payload = random.randbytes((4 << 20) + 3)
         for size in (0, 1, 125, 126, 70_000, len(payload)):
@@ -220,12 +194,14 @@ def test_messages_go_through_whole_and_no_end_is_mistaken_for_another(door: Door
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4000, "enough")
 
 
-def test_a_side_that_reads_nothing_stops_the_other_and_heartbeats_pass_it_by(door: Door) -> None:
+def test_a_side_that_reads_nothing_stops_the_other_and_heartbeats_pass_it_by(
+    door: RunningDoor,
+) -> None:
     with ExitStack() as stack:
-        control, device_control = door.joined(stack, "control")
+        control, device_control = joined(door, stack, "control")
         control.send(b"there")
         assert device_control.recv(PATIENCE_SECONDS) == b"there"
-        number, before = len(door.calls), set(door.door.forwarder.flows)
+        number, before = len(door.calls), set(door.forwarder.flows)
 
         def raw(path: str, secret: str) -> socket.socket:
             deadline = time.monotonic() + PATIENCE_SECONDS
@@ -237,8 +213,8 @@ def test_a_side_that_reads_nothing_stops_the_other_and_heartbeats_pass_it_by(doo
             wait_for(lambda: len(door.calls) > number)
             device = stack.enter_context(raw("/leg", door.calls[-1][1]))
         flood = stack.enter_context(client[0])
-        wait_for(lambda: len(door.door.forwarder.flows - before) == 1)
-        (flow,) = door.door.forwarder.flows - before
+        wait_for(lambda: len(door.forwarder.flows - before) == 1)
+        (flow,) = door.forwarder.flows - before
         # One frame of 4 MiB after the other, until nothing is taken any more.
         frame = b"\x82\xff" + (4 << 20).to_bytes(8) + bytes(4) + bytes(4 << 20)
         flood.settimeout(0.5)
@@ -267,8 +243,8 @@ def test_a_side_that_reads_nothing_stops_the_other_and_heartbeats_pass_it_by(doo
         assert got == (plain * begun)[: len(got)]
 
 
-def test_a_lease_that_ends_ends_what_goes_through_it(door: Door) -> None:
-    door.door.allow("short", "shorttoken")
+def test_a_lease_that_ends_ends_what_goes_through_it(door: RunningDoor) -> None:
+    door.allow("short", "shorttoken")
     with ExitStack() as stack:
         number = len(door.calls)
         client: list[ClientConnection] = []
@@ -276,7 +252,7 @@ def test_a_lease_that_ends_ends_what_goes_through_it(door: Door) -> None:
             wait_for(lambda: len(door.calls) > number)
             device = stack.enter_context(door.open("/leg", door.calls[-1][1]))
         stack.enter_context(client[0])
-        door.door.cut("short", "shorttoken")
+        door.cut("short", "shorttoken")
         for each in (client[0], device):
             with pytest.raises(ConnectionClosed, match=r"1001.*the lease is over"):
                 each.recv(PATIENCE_SECONDS)
@@ -285,12 +261,12 @@ def test_a_lease_that_ends_ends_what_goes_through_it(door: Door) -> None:
     assert status_of(refused)[0] == HTTPStatus.UNAUTHORIZED
 
 
-def test_a_lease_has_so_many_connections_and_no_more(door: Door) -> None:
-    door.door.allow("wide", "widetoken")
+def test_a_lease_has_so_many_connections_and_no_more(door: RunningDoor) -> None:
+    door.allow("wide", "widetoken")
     with ExitStack() as stack:
         endpoints = []
         for _ in range(MAX_FLOWS_OF_LEASE):
-            endpoint = socket.create_connection(("127.0.0.1", door.door.port), PATIENCE_SECONDS)
+            endpoint = socket.create_connection(("127.0.0.1", door.port), PATIENCE_SECONDS)
             stack.enter_context(endpoint).sendall(
                 b"GET /data HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
@@ -307,8 +283,8 @@ def test_a_lease_has_so_many_connections_and_no_more(door: Door) -> None:
 
 
 def test_who_gives_no_sign_of_life_is_dropped() -> None:
-    opened = Door(silence_seconds=0.3)
-    with closing(opened.door):
+    opened = RunningDoor(silence_seconds=0.3)
+    with closing(opened):
         deadline = time.monotonic() + PATIENCE_SECONDS
         url = f"{opened.address}/tracker"
         with open_socket(url, deadline=deadline, token=None, ssl_context=None):

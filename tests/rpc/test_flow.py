@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tapml_rpc.tracker.flow import BUFFER_BYTES, Flow, Forwarder
+from tapml_rpc.flow import BUFFER_BYTES, Flow, Forwarder
 
 
 class Running:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from tapml_rpc.tracker.websocket_endpoint import GROWTH, Boundaries, Reframer
+from tapml_rpc.websocket.endpoint import GROWTH, Boundaries, Reframer
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_targets.errors import ProtocolError
 
@@ -59,7 +59,7 @@ def test_where_a_frame_ends_is_known_however_it_was_cut(
     data = b"".join(pieces)
     ends = [sum(map(len, pieces[:count])) for count in range(len(pieces) + 1)]
     cut = min(cut, len(data))
-    followed = Boundaries(masked=masked)
+    followed = Boundaries()
     followed.feed(memoryview(data[:cut]))
     assert followed.between == (cut in ends)
     followed.feed(memoryview(data[cut:]))
@@ -120,6 +120,6 @@ def test_every_mask_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(count)
         return os.urandom(count)
 
-    monkeypatch.setattr("tapml_rpc.tracker.websocket_endpoint.secrets.token_bytes", token_bytes)
+    monkeypatch.setattr("tapml_rpc.websocket.endpoint.secrets.token_bytes", token_bytes)
     Reframer(masked=False).feed(memoryview(b"\x82\x00\x82\x01a\x82\x00"))
     assert made == [4, 4, 4]

@@ -13,15 +13,19 @@ from __future__ import annotations
 import selectors
 import socket
 import ssl
+import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tapml_rpc.waking import Waker
 
 RECEIVE_BYTES: Final = 32 << 10
 """More than a TLS record holds: nothing remains where no poll sees it."""
+_RECORD_BYTES: Final = 16 << 10
+_MOST_PARTS: Final = 64
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -36,6 +40,24 @@ def receive(connection: socket.socket) -> bytes | None:
         return None
 
 
+def receive_into(connection: socket.socket, memory: memoryview) -> int | None:
+    """How many bytes were received into `memory`; otherwise as :func:`receive`.
+
+    A TLS connection is read while a whole record has room: no poll would see a part of one that
+    stays inside the TLS layer.
+    """
+    filled, encrypted = 0, isinstance(connection, ssl.SSLSocket)
+    try:
+        while not filled or (encrypted and len(memory) - filled >= _RECORD_BYTES):
+            count = connection.recv_into(memory[filled:])
+            if not count:
+                break
+            filled += count
+    except _NOT_NOW:
+        return filled or None
+    return filled
+
+
 def send(connection: socket.socket, data: bytes | bytearray | memoryview) -> int:
     """How much of `data` was taken; 0 if there is no room. Raises as :func:`receive` does."""
     try:
@@ -44,7 +66,25 @@ def send(connection: socket.socket, data: bytes | bytearray | memoryview) -> int
         return 0
 
 
+def send_parts(connection: socket.socket, parts: list[memoryview]) -> int:
+    """Send the beginning of `parts`, and take it off them; how much. Raises as :func:`receive`."""
+    if isinstance(connection, ssl.SSLSocket):
+        taken = send(connection, parts[0])
+    else:
+        try:
+            taken = connection.sendmsg(parts[:_MOST_PARTS])
+        except _NOT_NOW:
+            return 0
+    left = taken
+    while parts and left >= len(parts[0]):
+        left -= len(parts.pop(0))
+    if left:
+        parts[0] = parts[0][left:]
+    return taken
+
+
 BUFFER_BYTES: Final = 512 << 10
+_MEMORY_BYTES: Final = 256 << 10
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -144,6 +184,8 @@ class Forwarder:
 
     def __init__(self) -> None:
         self.flows: set[Flow] = set()
+        # What connections of this thread receive into, one at a time.
+        self.memory = memoryview(bytearray(_MEMORY_BYTES))
         self._selector = selectors.DefaultSelector()
         self._posted: deque[Callable[[], None]] = deque()
         self._waker = Waker()
@@ -157,6 +199,11 @@ class Forwarder:
     def watch(self, endpoint: Endpoint | int, events: int, ready: Callable[[int], None]) -> None:
         """Call `ready` with the events of a descriptor, until it is forgotten."""
         self._selector.register(endpoint, events, ready)
+
+    def rewatch(self, endpoint: Endpoint | int, events: int, ready: Callable[[int], None]) -> None:
+        """Watch it for other events."""
+        self.forget(endpoint)
+        self.watch(endpoint, events, ready)
 
     def forget(self, endpoint: Endpoint | int) -> None:
         """Stop watching a descriptor; call it before that is closed."""
@@ -211,3 +258,63 @@ class Forwarder:
                 self._settle(flow)
 
         return move
+
+
+_AT_ONCE: Final = 64
+_REST_SECONDS: Final = 1.0
+
+
+class Acceptor:
+    """Accepts connections to a listening socket, which it owns.
+
+    `greet` takes a connection and its remote address, on the forwarder's thread.
+    """
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        listener: socket.socket,
+        greet: Callable[[socket.socket, Any], None],
+    ) -> None:
+        self._forwarder = forwarder
+        self._listener = listener
+        self._greet = greet
+        self._rests_until = 0.0
+        self._said = False
+        self._watch()
+
+    def look(self, now: float) -> None:
+        """Accept again after a pause; call it a few times a second."""
+        if self._rests_until and now > self._rests_until:
+            self._rests_until = 0.0
+            self._watch()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._forwarder.forget(self._listener)
+        self._listener.close()
+
+    def _watch(self) -> None:
+        self._forwarder.watch(self._listener, _READ, self._ready)
+
+    def _ready(self, events: int) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                self._said = False
+                return
+            except ConnectionError:
+                # It left before it was accepted.
+                continue
+            except OSError as error:
+                # Waiting connections stay ready to be accepted: the thread would do nothing but
+                # fail.
+                self._forwarder.forget(self._listener)
+                self._rests_until = time.monotonic() + _REST_SECONDS
+                if not self._said:
+                    self._said = True
+                    text = "new connections wait until others have ended"
+                    print(f"tapml: cannot accept: {error}; {text}", file=sys.stderr)
+                return
+            self._greet(connection, address)

@@ -1,8 +1,7 @@
 """A ZeroMQ socket's way through the relay: a private unix socket, joined with a dialled one.
 
-libzmq could go through the relay as through any SOCKS proxy, but its version 4.3.5 ends the process
-with "Bad file descriptor" once such a connection has failed. A unix socket costs one more copy, and
-the caller learns at once why a relay refuses.
+libzmq opens its connections itself, and knows nothing of tunnels. A unix socket costs one more
+copy, and the caller learns at once why a relay refuses.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tapml_rpc.tracker.flow import Flow, Forwarder
+from tapml_rpc.flow import Flow, Forwarder
 
 _ACCEPT_SECONDS: Final = 10.0
 _lock = threading.Lock()

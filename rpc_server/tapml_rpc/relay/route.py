@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tapml_rpc.tracker import socks
+from tapml_rpc.relay.tunnel import open_tunnel, ticket
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ class RelayAddress:
     def proxy(self) -> str:
         """The relay as ``host:port``."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def name(self) -> str:
-        """The name to request from the relay."""
-        return f"{self.token}.{self.role}"
 
     def __str__(self) -> str:
         role = "" if self.role == "control" else f"/{self.role}"
@@ -93,7 +88,7 @@ def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
     Raises SetupError if the relay cannot be reached, or refuses.
     """
     if is_relayed(address):
-        from tapml_rpc.tracker.bridge import bridged
+        from tapml_rpc.relay.bridge import bridged
 
         address = bridged(open_stream(address, _DIAL_SECONDS))
     connecting.connect(address)
@@ -105,4 +100,5 @@ def open_stream(address: str, timeout: float) -> socket.socket:
     Raises SetupError if the relay cannot be reached, or refuses.
     """
     there = parse(address)
-    return socks.dial((there.host, there.port), there.name, timeout)
+    relay, path = (there.host, there.port), f"/{there.role}"
+    return open_tunnel(relay, path, ticket(there.token), timeout)

@@ -1,0 +1,342 @@
+"""The WebSocket binding of a supervisor: admitted clients' sessions, on a thread of its own.
+
+Nothing here waits for a device: messages go to a session's relay, and the worker's are read when
+its socket is readable.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from selectors import EVENT_READ
+from typing import Final
+
+from websockets.http11 import Request
+
+from tapml_rpc import wire
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
+from tapml_rpc.flow import Forwarder
+from tapml_rpc.scattered import Chunk, Scattered
+from tapml_rpc.security.bind import bracketed
+from tapml_rpc.supervisor.hub import Hub
+from tapml_rpc.supervisor.relay import Relay
+from tapml_rpc.websocket import frames
+from tapml_rpc.websocket.admission import (
+    LOOPBACK_ORIGINS,
+    Admission,
+    Guard,
+    OneToken,
+    check_secret,
+)
+from tapml_rpc.websocket.connection import (
+    GOING_AWAY,
+    NORMAL,
+    REFUSED,
+    UNSUPPORTED,
+    Parts,
+    ServerConnection,
+)
+from tapml_rpc.websocket.server import PendingUpgrade, WebSocketServer, listen
+from tapml_targets.errors import DeviceLostError, ProtocolError
+
+HELLO_SECONDS: Final = 10.0
+STALL_SECONDS: Final = 60.0
+MOST_CONNECTIONS: Final = 256
+# What a session's ring holds, and its small messages.
+_MOST_UNSENT_BYTES: Final = 40 << 20
+# A header and its length; no message on control has a chunk.
+_MOST_CONTROL_BYTES: Final = wire.MAX_STRANGER_BYTES + 4
+_STEP_SECONDS: Final = 0.05
+_END_SECONDS: Final = 5.0
+
+
+class _Client:
+    """The :class:`tapml_rpc.supervisor.relayed.Channel` of a client, and its session.
+
+    `data` is None until the client has opened it. `descriptor` is what the relay was watched by.
+    """
+
+    relay: Relay
+    descriptor: int
+
+    def __init__(self, control: ServerConnection) -> None:
+        self.control = control
+        self.data: ServerConnection | None = None
+
+    def send_control(self, packed: bytes) -> bool:
+        """Send a packed header on the control connection."""
+        return self.control.put(frames.head(packed, 0))
+
+    def send_data(
+        self, packed: bytes, parts: Parts, sent: Callable[[], None] | None = None
+    ) -> bool:
+        """Send a packed header and its chunk on the data connection."""
+        if self.data is None:
+            if sent is not None:
+                sent()
+            return False
+        return self.data.put(frames.head(packed, sum(map(len, parts))), parts, sent)
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the client has taken none of the bytes that wait for it."""
+        both = filter(None, (self.control, self.data))
+        return max(each.stalled_seconds(now) for each in both)
+
+
+class _Connection:
+    """An admitted connection; nobody knows whose before its first message, due by `deadline`."""
+
+    def __init__(
+        self, front: WebSocketFront, upgrade: PendingUpgrade, identity: str, *, control: bool
+    ) -> None:
+        self.identity = identity
+        self.client: _Client | None = None
+        self.deadline = time.monotonic() + HELLO_SECONDS
+        self.what = "control" if control else "data"
+        self._front = front
+        self.peer = front.connect(
+            upgrade,
+            self._hear_control if control else self._hear_data,
+            self._ended,
+            most_bytes=_MOST_CONTROL_BYTES if control else frames.MAX_MESSAGE_BYTES,
+            most_unsent=_MOST_UNSENT_BYTES,
+        )
+
+    def _hear_control(self, message: Chunk | None) -> None:
+        try:
+            packed, chunk = _split(message)
+            if chunk:
+                raise ProtocolError("a control message has no chunk")
+            header = wire.unpack(packed)
+            if self.client is None:
+                if header.get("type") != "hello":
+                    raise ProtocolError("a control connection begins with a hello")
+                self.client = self._front.greet(header, self)
+                return
+            if header.get("session") != self.client.relay.token:
+                raise ProtocolError("no such session: it has ended, or is another connection's")
+            reply = self.client.relay.control(header)
+        except Exception as error:
+            show_fault(error)
+            self.peer.put(_message({"type": "refused", "error": failure_to_wire(error)}))
+            if self.client is None:
+                self.peer.close(REFUSED, str(error))
+            return
+        if reply is not None:
+            self._front.hub.count(reply)
+            self.peer.put(_message(reply))
+        self._front.settle(self.client)
+
+    def _hear_data(self, message: Chunk | None) -> None:
+        header: wire.Header | None = None
+        try:
+            packed, chunk = _split(message)
+            header = wire.unpack(packed)
+            # Checked first: a restarted server knows no session of its last lifetime.
+            check_epoch(header, self._front.hub.epoch)
+            if self.client is None:
+                self.client = self._front.claim(header, self)
+            elif wire.octets(header.get("session"), "session", 64) != self.client.relay.token:
+                raise ProtocolError("this connection belongs to another session")
+            self.client.relay.accept(header, bytes(packed), chunk)
+        except Exception as error:
+            show_fault(error)
+            self.peer.put(frames.head(error_reply(error, header), 0))
+            if self.client is None or message is None:
+                self.peer.close(UNSUPPORTED if message is None else REFUSED, str(error))
+        if self.client is not None:
+            self._front.settle(self.client)
+
+    def _ended(self, why: str) -> None:
+        self._front.waiting.pop(self, None)
+        if self.client is not None:
+            self._front.drop(self.client, f"its {self.what} connection is gone")
+
+
+class WebSocketFront(WebSocketServer):
+    """Listens for clients until closed; see :func:`serve_websocket`.
+
+    `address` is ``ws://host:port`` or ``wss://host:port``. Everything but :meth:`close` runs on its
+    own thread.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        host: str,
+        port: int,
+        *,
+        admission: Admission,
+        ssl_context: ssl.SSLContext | None,
+        stall_seconds: float,
+    ) -> None:
+        super().__init__(Forwarder(), admission, MOST_CONNECTIONS)
+        self.hub = hub
+        # Connections that have not said whose they are, oldest first.
+        self.waiting: dict[_Connection, None] = {}
+        self._stall_seconds = stall_seconds
+        self._clients: dict[bytes, _Client] = {}
+        advice = (
+            "if another server is there end it, or give another port to --websocket (0 takes a "
+            "free one)"
+        )
+        listener = listen(host, port, advice)
+        scheme = "wss" if ssl_context else "ws"
+        self.address = f"{scheme}://{bracketed(host)}:{listener.getsockname()[1]}"
+        self.serve(listener, ssl_context)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tapml-websocket", daemon=True)
+        self._thread.start()
+
+    def close(self, why: str = "the server ends") -> None:
+        """End all sessions of this binding and stop listening. Closing twice does nothing."""
+        self._stop.set()
+        self.forwarder.post(lambda: None)
+        self._thread.join(timeout=_END_SECONDS)
+
+    def enter(self, upgrade: PendingUpgrade, request: Request, identity: str) -> None:
+        """Serve an admitted connection."""
+        control = request.path == frames.CONTROL_PATH
+        try:
+            connection = _Connection(self, upgrade, identity, control=control)
+        except OSError:
+            upgrade.end()
+            return
+        self.waiting[connection] = None
+        # A client with a session says so at once: of more data connections than there can be
+        # sessions the oldest belongs to none.
+        most = self.hub.bounds.sessions
+        data = [each for each in self.waiting if each.what == "data"]
+        if not control and len(data) > most:
+            del self.waiting[data[0]]
+            why = f"it has not named its session, and {most} other connections are waiting"
+            data[0].peer.close(REFUSED, why)
+
+    def greet(self, hello: wire.Header, control: _Connection) -> _Client:
+        """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
+        client = _Client(control.peer)
+        client.relay, welcome = self.hub.hello(hello, client, control.identity)
+        self.waiting.pop(control, None)
+        self._clients[client.relay.token] = client
+        client.descriptor = client.relay.fileno()
+        self.forwarder.rewatch(client.descriptor, EVENT_READ, lambda _: self._readable(client))
+        control.peer.put(_message({**welcome, "data_address": self.address + frames.DATA_PATH}))
+        self.hub.refill()
+        return client
+
+    def claim(self, header: wire.Header, data: _Connection) -> _Client:
+        """The client of the data connection that begins with this message.
+
+        Raises DeviceLostError if there is no such session or it is another client's, ProtocolError
+        if it has its data connection already.
+        """
+        token = wire.octets(header.get("session"), "session", 64)
+        client = self._clients.get(token)
+        if client is None or client.relay.identity != data.identity:
+            self.hub.relay(token)
+            raise DeviceLostError("the session is another client's, or of another binding")
+        if client.data is not None:
+            raise ProtocolError("this session's data comes over another connection")
+        self.waiting.pop(data, None)
+        client.data = data.peer
+        return client
+
+    def settle(self, client: _Client) -> None:
+        """Forget a session that has ended."""
+        if client.relay.ended:
+            self.drop(client, client.relay.ended)
+
+    def drop(self, client: _Client, why: str, code: int = NORMAL) -> None:
+        """End a client's session and its connections; later calls do nothing."""
+        if self._clients.pop(client.relay.token, None) is None:
+            return
+        why = client.relay.ended or why
+        self.forwarder.forget(client.descriptor)
+        client.relay.give_up(why)
+        for peer in filter(None, (client.control, client.data)):
+            peer.close(code, why)
+
+    def look(self, now: float) -> None:
+        """Check timeouts."""
+        super().look(now)
+        for connection in [each for each in self.waiting if now > each.deadline]:
+            first = "hello" if connection.what == "control" else "message"
+            connection.peer.close(REFUSED, f"no {first} within {HELLO_SECONDS:g} s")
+        for client in list(self._clients.values()):
+            client.relay.guarded(partial(client.relay.check, now))
+            stalled = client.stalled_seconds(now)
+            if stalled > self._stall_seconds:
+                self.drop(client, f"it has taken none of its data for {stalled:.0f} s")
+            self.settle(client)
+
+    def _readable(self, client: _Client) -> None:
+        client.relay.guarded(client.relay.readable)
+        self.settle(client)
+
+    def _run(self) -> None:
+        next_look = 0.0
+        while not self._stop.is_set():
+            try:
+                self.forwarder.step(_STEP_SECONDS)
+                if (now := time.monotonic()) >= next_look:
+                    next_look = now + _STEP_SECONDS
+                    self.look(now)
+            except Exception:
+                # An internal fault must not end every other connection, and must be seen.
+                traceback.print_exc(file=sys.stderr)
+        for client in list(self._clients.values()):
+            self.drop(client, "the server ends", GOING_AWAY)
+        super().close("the server ends")
+        self.forwarder.close()
+
+
+def _split(message: Chunk | None) -> tuple[memoryview, Chunk]:
+    """Header and chunk; raises ProtocolError for text and for malformed messages."""
+    if message is None:
+        raise ProtocolError("a text message came; messages are binary")
+    if isinstance(message, Scattered):
+        return frames.split_scattered(message)
+    return frames.split(message)
+
+
+def _message(header: wire.Header) -> bytes:
+    """A complete message without a chunk."""
+    return frames.head(wire.pack(header), 0)
+
+
+def serve_websocket(
+    hub: Hub,
+    host: str,
+    port: int,
+    *,
+    token: str | None = None,
+    tokens: Guard | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    origins: Sequence[str | re.Pattern[str]] = LOOPBACK_ORIGINS,
+    stall_seconds: float = STALL_SECONDS,
+) -> WebSocketFront:
+    """Serve a hub's sessions over WebSocket until the front is closed; port 0 takes a free one.
+
+    Off loopback `token`, a secret, or `tokens`, such as a
+    :class:`tapml_rpc.security.token.TokenBook`, is needed. `ssl_context` with the server's
+    certificate is for ``wss``. `origins` of pages that may connect, texts or patterns that match
+    completely, replace the default, the pages of this machine. A session whose client takes no
+    bytes for `stall_seconds` is ended. Raises SetupError if the address cannot be used, or needs a
+    token.
+    """
+    guard = tokens if tokens is not None or not token else OneToken(token)
+    check_secret(host, guarded=guard is not None)
+    return WebSocketFront(
+        hub,
+        host,
+        port,
+        admission=Admission(guard, origins),
+        ssl_context=ssl_context,
+        stall_seconds=stall_seconds,
+    )
