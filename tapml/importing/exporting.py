@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,6 +104,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     with _exporting(description.name):
         program = description.program or _export(description)
         program = program.run_decompositions()
+    _settle_extents(program.graph_module)
     _leave_out_empty(program.graph_module)
     origins = origins_of(program.graph.nodes, description.prefix)
     _refuse_mutations(program, origins, description.name)
@@ -149,6 +151,24 @@ def _exporting(name: str) -> Iterator[None]:
                 f"{type(error).__name__}: {first}. It has to run without data-dependent Python "
                 "control flow on the example inputs"
             ) from error
+
+
+def _settle_extents(module: torch.fx.GraphModule) -> None:
+    """Replace each number that is the same for every length, such as ``max(0, 1 - S)``, by it."""
+    for node in list(module.graph.nodes):
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.SymInt):
+            continue
+        bounds = value.node.shape_env.bound_sympy(value.node.expr)
+        if bounds.lower == bounds.upper:
+            for user in list(node.users):
+                settled = partial(_replaced, node, int(bounds.lower))
+                user.args = torch.fx.node.map_arg(user.args, settled)
+                user.kwargs = torch.fx.node.map_arg(user.kwargs, settled)
+
+
+def _replaced(node: torch.fx.Node, number: int, argument: torch.fx.Node) -> Any:
+    return number if argument is node else argument
 
 
 def _leave_out_empty(module: torch.fx.GraphModule) -> None:
