@@ -72,5 +72,4 @@ def _through(model: Loaded, found: dict[str, Any], last: str) -> None:
 
 
 def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:400] + (f" (and {len(lines) - 1} lines more)" if len(lines) > 1 else "")
+    return " ".join(str(error).split())[:500] or type(error).__name__
