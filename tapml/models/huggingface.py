@@ -407,6 +407,8 @@ def _context_length(module: Any, family: Family, wanted: int | None, folder: Pat
     """Rows of the cache, within the positions that the model knows."""
     config, positions = module.config, family.positions
     longest = int(getattr(config, positions, LONGEST_CONTEXT)) if positions else LONGEST_CONTEXT
+    if family.tried and longest < 0:
+        longest = LONGEST_CONTEXT  # As XLNet says that it has no limit.
     longest = min(longest, family.longest(module) or longest)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":

@@ -1,11 +1,10 @@
-"""T5, mT5 and UMT5: text to text; positions are a bias of the scores by distance."""
+"""T5 and mT5: text to text; positions are a bias of the scores by distance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.models.families.family import CacheShape, Family
@@ -43,10 +42,9 @@ def _prepare(module: Any) -> None:
         if getattr(part, "has_relative_attention_bias", False):
             farthest = int(part.relative_attention_max_distance)
             distances = torch.arange(-farthest, farthest + 1)
-            own = part._relative_position_bucket
-            sizes = (not part.is_decoder, part.relative_attention_num_buckets, farthest)
-            # UMT5's knows its own sizes.
-            buckets = own(distances, *sizes[: len(signature(own).parameters) - 1])
+            buckets = part._relative_position_bucket(
+                distances, not part.is_decoder, part.relative_attention_num_buckets, farthest
+            )
             part.register_buffer(_BUCKETS, buckets.to(torch.int32), persistent=False)
 
 
@@ -76,11 +74,7 @@ def _bias(part: Any, queries: int, keys: int, device: Any = None, past_seen_toke
 
 
 FAMILY = Family(
-    architectures=(
-        "T5ForConditionalGeneration",
-        "MT5ForConditionalGeneration",
-        "UMT5ForConditionalGeneration",
-    ),
+    architectures=("T5ForConditionalGeneration", "MT5ForConditionalGeneration"),
     workload="encoder_decoder",
     width="d_model",
     layers="num_layers",
