@@ -32,6 +32,7 @@ PARTS: Final = (
     "watch",
     "compare",
     "invariants",
+    "import",
     "carve",
     "replay",
     "oracle",

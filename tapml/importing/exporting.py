@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -103,6 +104,9 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     with _exporting(description.name):
         program = description.program or _export(description)
         program = program.run_decompositions()
+    _settle_extents(program.graph_module)
+    _sort_largest(program.graph_module)
+    _fill_empty(program.graph_module)
     _leave_out_empty(program.graph_module)
     origins = origins_of(program.graph.nodes, description.prefix)
     _refuse_mutations(program, origins, description.name)
@@ -151,6 +155,42 @@ def _exporting(name: str) -> Iterator[None]:
             ) from error
 
 
+def _settle_extents(module: torch.fx.GraphModule) -> None:
+    """Replace each number that is the same for every length, such as ``max(0, 1 - S)``, by it."""
+    for node in list(module.graph.nodes):
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.SymInt):
+            continue
+        bounds = value.node.shape_env.bound_sympy(value.node.expr)
+        if bounds.lower == bounds.upper:
+            for user in list(node.users):
+                settled = partial(_replaced, node, int(bounds.lower))
+                user.args = torch.fx.node.map_arg(user.args, settled)
+                user.kwargs = torch.fx.node.map_arg(user.kwargs, settled)
+
+
+def _replaced(node: torch.fx.Node, number: int, argument: torch.fx.Node) -> Any:
+    return number if argument is node else argument
+
+
+def _sort_largest(module: torch.fx.GraphModule) -> None:
+    """Let a ``topk`` of any order give a sorted one, which is one of these."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.topk.default:
+            node.args = node.args[:4]
+            node.kwargs = {name: each for name, each in node.kwargs.items() if name != "sorted"}
+
+
+def _fill_empty(module: torch.fx.GraphModule) -> None:
+    """Make memory without content zeros: what a class writes later has nothing to be compared."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.empty.memory_format:
+            value = node.meta["val"]
+            node.target = torch.ops.aten.full.default
+            node.args = (node.args[0], 0)
+            node.kwargs = {"dtype": value.dtype, "device": value.device}
+
+
 def _leave_out_empty(module: torch.fx.GraphModule) -> None:
     """Concatenate no parts of extent 0, as a rotary embedding of whole heads does.
 
@@ -159,11 +199,16 @@ def _leave_out_empty(module: torch.fx.GraphModule) -> None:
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.cat.default:
             parts, *rest = node.args
-            full = [each for each in parts if 0 not in each.meta["val"].shape]
+            full = [each for each in parts if not _is_empty(each)]
             if 0 < len(full) < len(parts):
                 node.args = (full, *rest)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def _is_empty(node: torch.fx.Node) -> bool:
+    # An extent that depends on data cannot be compared.
+    return any(isinstance(each, int) and each == 0 for each in node.meta["val"].shape)
 
 
 @contextmanager

@@ -29,6 +29,8 @@ _LARGEST_JSON = 64 * 1024 * 1024
 _DTYPES: Final = ("float32", "float16", "bfloat16")
 # Of quantized weights.
 _CODES: Final = ("int32", "int64", "int8", "uint8")
+# Of buffers that some classes store: steps of a batch norm, indices of a window.
+_COUNTED: Final = ("int64", "int32", "bool")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+\.safetensors")
 
 
@@ -119,8 +121,9 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
         )
     tensors: dict[str, StoredTensor] = {}
     form = format_of(config, str(config_path))
+    more = _CODES if form is not None else _COUNTED if family.tried else ()
     for file in _weight_files(folder):
-        tensors.update(_tensors(file, _DTYPES if form is None else (*_DTYPES, *_CODES)))
+        tensors.update(_tensors(file, (*_DTYPES, *more)))
     if form is None:
         _check_tensors(family, config, tensors, folder)
     return Checkpoint(folder, family, config, tensors, form)
@@ -187,21 +190,38 @@ def _family(config: dict[str, Any], path: Path) -> Family:
 
         family = unlisted_family(found)
     if family is None:
+        known = _input_of(found)
+        reason = "code in a folder never runs" if known is None else known
         raise InputError(
             f"{path} has the unknown architecture {str(found)[:100]!r}: the nearest of the "
-            f"{len(architectures())} known ones is {nearest(found)}; code in a folder never runs"
+            f"{len(architectures())} known ones is {nearest(found)}; {reason}"
         )
     return family
+
+
+def _input_of(architecture: object) -> str | None:
+    """Why a class of ``transformers`` is not tried as it is; None if there is no such class."""
+    from tapml.models.unlisted import transformers_class
+
+    source = getattr(transformers_class(architecture), "main_input_name", None)
+    if source is None:
+        return None
+    return (
+        f"transformers has it, with {source} as input, but it is no decoder, encoder, "
+        "encoder-decoder of text or model of images that could be tried as it is"
+    )
 
 
 def _check_config(family: Family, config: dict[str, Any], path: Path) -> None:
     for key, largest in family.sizes:
         value = config.get(key)
+        if value is None and family.tried:
+            continue  # the class's default
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= largest:
             raise InputError(
                 f"{path} has {key} = {value!r}: expected an integer from 1 to {largest}"
             )
-    if not family.heads:
+    if not family.heads or family.tried:
         return
     heads = config[family.heads]
     groups = config.get(family.kv_heads) or heads

@@ -13,7 +13,13 @@ from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import InputError, SetupError
 
 GGUF: Final = ".gguf"
-_CODE: Final = ("gguf/blocks.py", "gguf/convert.py", "gguf/tokenizer.py", "mlc_folder.py")
+_CODE: Final = (
+    "gguf/architectures.py",
+    "gguf/blocks.py",
+    "gguf/convert.py",
+    "gguf/tokenizer.py",
+    "mlc_folder.py",
+)
 
 
 def converted_folder(path: Path) -> Path | None:

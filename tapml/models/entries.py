@@ -98,15 +98,24 @@ class EntryModule:
 class StaticCache:
     """The cache interface of transformers, over tensors passed from outside.
 
-    `updated` has the caches after the run: key, value, key, value, ... in the order of the layers.
+    `updated` has the caches after the run: key, value, key, value, ... in the order of the layers;
+    `count` is the tokens before the run, for a class that has no positions as an input.
     """
 
     is_compileable = False
 
-    def __init__(self, tensors: tuple[Tensor, ...], rows: Tensor, *, single: bool) -> None:
+    def __init__(
+        self,
+        tensors: tuple[Tensor, ...],
+        rows: Tensor,
+        *,
+        single: bool,
+        count: Tensor | int = 0,
+    ) -> None:
         self._tensors = tensors
         self._rows = rows
         self._single = single
+        self._count = count
         self.updated: list[Tensor] = []
 
     def update(
@@ -118,9 +127,9 @@ class StaticCache:
         self.updated += [stored_key, stored_value]
         return stored_key, stored_value
 
-    def get_seq_length(self, _layer_index: int = 0) -> int:
-        """Unused, because positions are an input."""
-        return 0
+    def get_seq_length(self, _layer_index: int = 0) -> Tensor | int:
+        """Tokens before the run; 0 where positions are an input."""
+        return self._count
 
     def get_mask_sizes(self, _length: int, _layer_index: int = 0) -> tuple[int, int]:
         """Number of cache rows and their offset."""
@@ -158,7 +167,8 @@ class CachedForward(nn.Module):
         *cache: Tensor,
     ) -> tuple[Tensor, ...]:
         """Logits of every token, then the caches with the new rows stored."""
-        stored = StaticCache(cache, cache_rows, single=self.single)
+        count = position_ids[0, 0] if self.family.counted else 0
+        stored = StaticCache(cache, cache_rows, single=self.single, count=count)
         with self.family.around(self.model):
             output = self.model(
                 input_ids=token_ids,

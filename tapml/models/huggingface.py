@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from tapml.models.published import load_published
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
-from tapml.models.unlisted import settled
+from tapml.models.unlisted import checked, settled
 from tapml.models.vision import load_vision
 from tapml.models.weights_hash import hash_weights
 from tapml_targets.errors import InputError
@@ -135,7 +135,7 @@ def load_any(
     if family.image is not None:
         _check_finite(module, folder, chosen)
         vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
-        return _module(vision, chosen, context_length, given)
+        return _module(checked(vision) if family.tried else vision, chosen, context_length, given)
     loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
     return as_mlc(loaded, checkpoint, mlc_llm) if mlc_llm else loaded
 
@@ -149,7 +149,7 @@ def _of_text(
 ) -> Loaded:
     """A model of tokens: a decoder, an encoder, or both."""
     folder, family = checkpoint.folder, checkpoint.family
-    context = _context_length(module.config, family, context_length, folder)
+    context = _context_length(module, family, context_length, folder)
     _settle_rope(module)
     family.prepare(module)
     _check_finite(module, folder, chosen)
@@ -173,7 +173,7 @@ def _of_text(
     loaded = (folder.name, module.config, codec, module, chosen, context, hash_weights(module))
     if family.workload == "encoder":
         padding = getattr(module.config, "pad_token_id", None) or 0
-        return LoadedEncoder(
+        encoder = LoadedEncoder(
             *loaded,
             folder,
             notes=tuple(notes),
@@ -183,10 +183,12 @@ def _of_text(
             quantization=quantize,
             floats=floats,
         )
+        return settled(encoder) if family.tried else encoder
     if family.workload == "encoder_decoder":
         from tapml.models.encoder_decoder import LoadedEncoderDecoder
 
-        return LoadedEncoderDecoder(*loaded, folder, notes=tuple(notes), family=family)
+        both = LoadedEncoderDecoder(*loaded, folder, notes=tuple(notes), family=family)
+        return settled(both) if family.tried else both
     ends = _end_tokens(module)
     kind = LoadedRecurrent if family.workload == "recurrent" else LoadedModel
     model = kind(
@@ -198,7 +200,7 @@ def _of_text(
         quantization=quantize,
         floats=floats,
     )
-    return settled(model) if family.candidates else model
+    return settled(model) if family.tried else model
 
 
 def _module(
@@ -311,10 +313,13 @@ def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
         empty: Any = _class_of(checkpoint)(config)
     expected = {name: tuple(value.shape) for name, value in empty.state_dict().items()}
     stored = _as_named_here(empty, checkpoint)
-    tied = set(empty.all_tied_weights_keys) if config.tie_word_embeddings else set()
+    # Only some configurations say whether weights are tied.
+    ties = getattr(config, "tie_word_embeddings", True)
+    tied = set(empty.all_tied_weights_keys) if ties else set()
+    made = _matching(expected.keys(), empty._keys_to_ignore_on_load_missing)
     both = expected.keys() & stored.keys()
     for kind, names, remedy in (
-        ("missing", expected.keys() - stored.keys() - tied, "fetch the folder again"),
+        ("missing", expected.keys() - stored.keys() - tied - made, "fetch the folder again"),
         (
             "mismatched",
             {name for name in both if expected[name] != stored[name]},
@@ -332,6 +337,10 @@ def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
                 f"{checkpoint.folder} has {len(names)} {kind} weights, first {first} (expected "
                 f"{expected.get(first, 'none')}, found {stored.get(first, 'none')}): {remedy}"
             )
+
+
+def _matching(names: Iterable[str], patterns: Iterable[str] | None) -> set[str]:
+    return {name for name in names for each in patterns or () if re.search(each, name)}
 
 
 def _as_named_here(empty: Any, checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
@@ -359,8 +368,19 @@ def _as_named_here(empty: Any, checkpoint: Checkpoint) -> dict[str, tuple[int, .
         )
         if here not in known and any(re.search(each, here) for each in computed):
             continue
-        shapes[here] = tensor.shape if pattern is None else tuple(known[here].shape)
+        if pattern is None:
+            shapes[here] = tensor.shape
+            continue
+        for each in _made_of(here, pattern, converters):
+            shapes[each] = tuple(known[each].shape) if each in known else tensor.shape
     return shapes
+
+
+def _made_of(name: str, pattern: str, converters: Sequence[Any]) -> list[str]:
+    """All weights of the class that a stored one becomes, of which `name` is the first."""
+    found = next(each for each in converters if pattern in each.source_patterns)
+    first, *others = found.target_patterns
+    return [name, *(name.replace(first, other, 1) for other in others)]
 
 
 def _check_rope(config: Any, folder: Path) -> None:
@@ -383,10 +403,13 @@ def _settle_rope(module: nn.Module) -> None:
             part.rope_type = "default"  # type: ignore[assignment]
 
 
-def _context_length(config: Any, family: Family, wanted: int | None, folder: Path) -> int:
+def _context_length(module: Any, family: Family, wanted: int | None, folder: Path) -> int:
     """Rows of the cache, within the positions that the model knows."""
-    positions = family.positions
+    config, positions = module.config, family.positions
     longest = int(getattr(config, positions, LONGEST_CONTEXT)) if positions else LONGEST_CONTEXT
+    if family.tried and longest < 0:
+        longest = LONGEST_CONTEXT  # As XLNet says that it has no limit.
+    longest = min(longest, family.longest(module) or longest)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         # Beyond, every position would have to be computed again with other frequencies.

@@ -32,6 +32,8 @@ _ROOTING_PROMPT: Final = 7
 _DECODE_STEPS: Final = 4
 _SHORTEST: Final = 12
 _BEYOND_WINDOW: Final = 3
+# What configurations call how far a token sees.
+_WINDOWS: Final = ("sliding_window", "window_size", "attention_chunk_size")
 
 
 class OwnStep(NamedTuple):
@@ -197,8 +199,8 @@ class LoadedModel(Loaded):
 
     def own_steps(self) -> Iterator[OwnStep]:
         """Prefill, then decode, against one ``forward`` of all tokens without a cache."""
-        window = getattr(self.config, "sliding_window", None) or 0
-        wanted = max(_SHORTEST, int(window) + _DECODE_STEPS + _BEYOND_WINDOW)
+        window = max(int(getattr(self.config, each, None) or 0) for each in _WINDOWS)
+        wanted = max(_SHORTEST, window + _DECODE_STEPS + _BEYOND_WINDOW)
         length = min(wanted, self.context_length)
         tokens = [(index * 7919 + 11) % self.vocabulary for index in range(length)]
         with torch.no_grad():
@@ -304,8 +306,9 @@ class LoadedEncoder(Loaded):
         """Sentences that leave a part of the batch to padding."""
         lengths = [self.context_length, max(1, self.context_length // 3)][: self.batch]
         size = int(self.config.vocab_size)
+        tokens = [token for token in range(size) if token != self.padding]
         return [
-            [(at * 7919 + 11 * row + 1) % size for at in range(length)]
+            [tokens[(at * 7919 + 11 * row) % len(tokens)] for at in range(length)]
             for row, length in enumerate(lengths)
         ]
 
@@ -323,8 +326,9 @@ class LoadedEncoder(Loaded):
         with torch.no_grad():
             own = self.module(input_ids=ids, attention_mask=mask)[0].numpy()
             ours = entry.module(*(torch.from_numpy(each) for each in inputs.values())).numpy()
+        own, ours = own[: len(sentences)], ours[: len(sentences)]
         if self.stored.measure == "vectors":
-            kept = mask.bool().numpy()
+            kept = mask[: len(sentences)].bool().numpy()
             own, ours = own[kept], ours[kept]
         yield OwnStep(ENCODE, ours, own)
 

@@ -1,16 +1,20 @@
-"""Decoders of ``transformers`` that no file of :mod:`tapml.models.families` has: tried as they are.
+"""Classes of ``transformers`` that no file of :mod:`tapml.models.families` has: tried as they are.
 
-Names of sizes come from the class's configuration, shapes of the cache from one run of the class's
-own, masks from trying: the first kind with which the entries compute what the class's own forward
-computes is taken. What does not work is refused by the reason.
+A class is a decoder, an encoder-decoder, a model of images or an encoder by the automatic classes
+that it belongs to. Names of sizes come from its configuration's class, shapes of a cache from one
+run of its own, masks and positions from trying: the first way in which the entries compute what the
+class's own forward computes is taken. What does not work is refused by the reason.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from itertools import product
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +22,8 @@ from torch import Tensor, nn
 
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
 from tapml.models.families.masks import by_layer, plain, windowed
-from tapml.models.loaded import LoadedModel
+from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
+from tapml.models.loaded import Loaded
 from tapml_targets.errors import InputError
 
 _TOLERANCE: Final = {"float32": 1e-4, "float16": 2e-2}
@@ -30,37 +35,167 @@ _SIZES: Final = {
     "heads": "num_attention_heads",
     "positions": "max_position_embeddings",
 }
+_DECODERS: Final = ("CAUSAL_LM",)
+_BOTH: Final = ("SEQ_TO_SEQ_CAUSAL_LM",)
+_CLASSES: Final = ("IMAGE_CLASSIFICATION", "SEQUENCE_CLASSIFICATION")
+_VECTORS: Final = ("MASKED_LM", "TOKEN_CLASSIFICATION", "TEXT_ENCODING", "")
+# Attention of a decoder to its encoder, and the layers that make its keys and values.
+_CROSS: Final = frozenset({"encoder_attn", "cross_attn", "crossattention", "EncDecAttention"})
+_KEY_AND_VALUE: Final = (("k_proj", "v_proj"), ("k", "v"), ("key", "value"))
+# What a layer of a cache may keep besides keys and values.
+_OTHER_STATE: Final = ("conv_states", "recurrent_states", "ssm_states")
+_MASKS: Final = (plain, windowed, by_layer, after_padding)
+_Any = TypeVar("_Any", bound=Loaded)
 
 
 def unlisted_family(architecture: str) -> Family | None:
-    """The family of a causal language model of ``transformers``; None if it has no such class."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    if architecture not in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+    """The family of a class of ``transformers``; None if it has no such class of a known kind."""
+    model_class = transformers_class(architecture)
+    if model_class is None:
         return None
-    model_class: Any = getattr(transformers, architecture, None)
-    config_class = getattr(model_class, "config_class", None)
-    if config_class is None:
-        return None
+    config_class = model_class.config_class
     own_names = config_class.attribute_map
-    names = {
+    sizes = {
         size: own_names.get(usual, usual)
         for size, usual in _SIZES.items()
         if hasattr(config_class, own_names.get(usual, usual))
     }
+    source = getattr(model_class, "main_input_name", "")
     probe = _Probe()
+    common: dict[str, Any] = {
+        "architectures": (architecture,),
+        **{size: sizes.get(size, "") for size in _SIZES},
+        "kv_heads": "",
+        "embedding": "",
+        "layer": "",
+        "cache": probe.cache,
+        "tried": True,
+        "loading": BATCHED_EXPERTS,
+    }
+    if architecture in _names(_DECODERS):
+        candidates = tuple(map(_taken, _MASKS))
+        return Family(**common, prepare=probe.run, longest=_longest, candidates=candidates)
+    if architecture in _names(_BOTH) and source == "input_ids":
+        decoders = tuple(_taken(_for_decoder(each)) for each in _MASKS)
+        return Family(
+            **common,
+            workload="encoder_decoder",
+            prepare=probe.run,
+            cross=_cross,
+            candidates=decoders,
+        )
+    classes = architecture in _names(_CLASSES)
+    # Not every base model is one of an automatic class: the towers of models of two inputs.
+    if not (classes or architecture in _names(_VECTORS) or architecture.endswith("Model")):
+        return None
+    common["measure"] = "classes" if classes else "vectors"
+    if source == "pixel_values":
+        common |= dict.fromkeys(_SIZES, "")
+        return Family(**common, workload="module", image=_image)
+    if source != "input_ids":
+        return None
     return Family(
-        architectures=(architecture,),
-        **{size: names.get(size, "") for size in _SIZES},
-        kv_heads="",
-        embedding="",
-        layer="",
-        cache=probe.cache,
-        prepare=probe.run,
-        candidates=(_taken(plain), _taken(windowed), _taken(by_layer)),
-        loading=BATCHED_EXPERTS,
+        **common,
+        workload="encoder",
+        prepare=_without_cache,
+        longest=_longest,
+        candidates=tuple(map(_taken, ARGUMENTS)),
     )
+
+
+def transformers_class(name: object) -> Any:
+    """A class of ``transformers`` that has a configuration; None if there is none.
+
+    Raises
+    ------
+    InputError
+        If the class needs a library that is not installed.
+    """
+    import transformers
+
+    found: Any = getattr(transformers, str(name), None)
+    try:
+        return found if getattr(found, "config_class", None) is not None else None
+    except ImportError as error:  # what stands in the class's place
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise InputError(f"{name} of transformers cannot be used: {lines[0][:200]}") from error
+
+
+def _names(kinds: tuple[str, ...]) -> frozenset[str]:
+    """Names of the classes of some of ``transformers``' automatic classes."""
+    from transformers.models.auto import modeling_auto
+
+    found: set[str] = set()
+    for kind in kinds:
+        mapping = f"MODEL_FOR_{kind}_MAPPING_NAMES" if kind else "MODEL_MAPPING_NAMES"
+        for names in getattr(modeling_auto, mapping).values():
+            found.update([names] if isinstance(names, str) else names)
+    return frozenset(found)
+
+
+def _for_decoder(
+    arguments: Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]],
+) -> Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]]:
+    """The same under the names that an encoder-decoder's forward has for its decoder."""
+
+    def made(module: nn.Module, positions: Tensor, mask: Tensor) -> Mapping[str, Any]:
+        given = arguments(module, positions, mask)
+        return {f"decoder_{name}": value for name, value in given.items()}
+
+    return made
+
+
+def _cross(module: Any) -> list[tuple[Any, Any]]:
+    """The layers of keys and values of each attention to the encoder."""
+    found = []
+    for path, part in module.get_decoder().named_modules():
+        if path.rpartition(".")[2] in _CROSS:
+            found += [
+                (getattr(part, key), getattr(part, value))
+                for key, value in _KEY_AND_VALUE
+                if hasattr(part, key) and hasattr(part, value)
+            ]
+    return found
+
+
+def _without_cache(module: nn.Module) -> None:
+    """A decoder that reads sentences keeps nothing."""
+    config: Any = module.config
+    if getattr(config, "use_cache", None):
+        config.use_cache = False
+
+
+def _longest(module: nn.Module) -> int | None:
+    """Tokens of a sentence by its table of positions, where they begin behind the padding's."""
+    for path, part in module.named_modules():
+        padding, table = getattr(part, "padding_idx", None), getattr(part, "weight", None)
+        if "position" in path.rpartition(".")[2] and padding is not None and table is not None:
+            return int(table.shape[0]) - int(padding) - 1
+    return None
+
+
+def _image(config: Any) -> tuple[int, ...]:
+    """Channels, height and width, from the configuration or the folder's preprocessor."""
+    own = getattr(config, "vision_config", config)
+    size = getattr(own, "image_size", None) or _prepared_size(config)
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return int(getattr(own, "num_channels", 3)), int(height), int(width)
+
+
+def _prepared_size(config: Any) -> Any:
+    path = Path(config.name_or_path) / "preprocessor_config.json"
+    try:
+        read = json.loads(path.read_text("utf-8"))
+        size = read.get("crop_size") or read["size"]
+        if isinstance(size, dict):
+            edge = size.get("shortest_edge")
+            size = (size.get("height", edge), size.get("width", edge))
+        return tuple(int(each) for each in size) if isinstance(size, list | tuple) else int(size)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"{path.parent} says nothing of the size of its images: expected image_size in "
+            f"config.json, or size in {path.name}"
+        ) from error
 
 
 class _Probe:
@@ -71,10 +206,14 @@ class _Probe:
 
     def run(self, module: nn.Module) -> None:
         name = type(module).__name__
+        config: Any = module.config
+        tokens = torch.tensor([[1, 2]])
+        both = {"decoder_input_ids": tokens} if config.is_encoder_decoder else {}
         try:
             with torch.no_grad():
-                output = module(input_ids=torch.tensor([[1, 2]]), use_cache=True)
+                output = module(input_ids=tokens, use_cache=True, **both)
             kept = getattr(output, "past_key_values", None)
+            kept = getattr(kept, "self_attention_cache", kept)
         except Exception as error:  # a class may ask for anything
             raise _refused(
                 name, f"its own forward of two tokens ends in an error ({_line(error)})"
@@ -82,7 +221,8 @@ class _Probe:
         shapes = []
         for number, layer in enumerate(getattr(kept, "layers", ())):
             pair = [getattr(layer, part, None) for part in ("keys", "values")]
-            if any(not isinstance(each, Tensor) or each.dim() != 4 for each in pair):
+            more = any(getattr(layer, each, None) is not None for each in _OTHER_STATE)
+            if more or any(not isinstance(each, Tensor) or each.dim() != 4 for each in pair):
                 kind = type(layer).__name__
                 raise _refused(name, f"layer {number} keeps a {kind}, not keys and values alone")
             key, value = (tuple(each.shape) for each in pair if each is not None)
@@ -108,17 +248,20 @@ def _taken(
     return made
 
 
-def settled(model: LoadedModel) -> LoadedModel:
-    """The model with the first kind of masks that computes what its own forward computes.
+def settled(model: _Any) -> _Any:
+    """The model with the first way of its family that computes what its own forward computes.
 
     Raises
     ------
     InputError
-        If none does; the message has what the first one gave.
+        If there is none; the message has what the first one gave.
     """
+    family: Family = model.family  # type: ignore[attr-defined]
     reasons = []
-    for arguments in model.family.candidates:
-        tried = replace(model, family=replace(model.family, arguments=arguments))
+    counts = (False, True) if family.workload == "decoder" else (False,)
+    for counted, arguments in product(counts, family.candidates):
+        changes: Any = {"family": replace(family, arguments=arguments, counted=counted)}
+        tried = replace(model, **changes)
         reason = _difference(tried)
         if reason is None:
             return tried
@@ -126,7 +269,21 @@ def settled(model: LoadedModel) -> LoadedModel:
     raise _refused(type(model.module).__name__, reasons[0])
 
 
-def _difference(model: LoadedModel) -> str | None:
+def checked(model: _Any) -> _Any:
+    """A model without such ways, if its entries compute what its own forward computes.
+
+    Raises
+    ------
+    InputError
+        If they do not.
+    """
+    reason = _difference(model)
+    if reason is not None:
+        raise _refused(type(model.module).__name__, reason)
+    return model
+
+
+def _difference(model: Loaded) -> str | None:
     """What is wrong with a model's entries in PyTorch; None if nothing is."""
     position = 0
     try:
@@ -134,12 +291,12 @@ def _difference(model: LoadedModel) -> str | None:
             error = np.abs(step.ours - step.own).max() / (np.abs(step.own).max() or 1.0)
             if not error <= _TOLERANCE[model.dtype]:
                 return (
-                    f"with a cache, {step.entry} at position {position} differs from its own "
+                    f"with our masks, {step.entry} at position {position} differs from its own "
                     f"forward by {error:.2g} of the largest output"
                 )
             position += len(step.own)
     except Exception as error:  # a class may ask its cache for anything
-        return f"its forward does not take our cache and masks ({_line(error)})"
+        return f"its forward does not take our inputs ({_line(error)})"
     return None
 
 

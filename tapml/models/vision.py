@@ -21,17 +21,17 @@ _SAMPLES: Final = 2
 _WAVES: Final = 4
 
 
-class _Logits(nn.Module):
-    """The logits of a model of images."""
+class _FirstResult(nn.Module):
+    """The first result of a model of images: its logits, or vectors."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Images ``[batch, channels, height, width]``, normalized, to ``[batch, classes]``."""
-        logits: Tensor = self.model(pixel_values=pixel_values).logits
-        return logits
+        """Images ``[batch, channels, height, width]``, normalized, to ``[batch, ...]``."""
+        result: Tensor = self.model(pixel_values=pixel_values)[0]
+        return result
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LoadedVision(LoadedModule):
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """The one entry, ``forward``."""
         inputs = self.stored.prepare(self.samples[0][0])
-        return (one_entry(MODULE, _Logits(self.module).eval(), inputs),)
+        return (one_entry(MODULE, _FirstResult(self.module).eval(), inputs),)
 
     def own_steps(self) -> Iterator[OwnStep]:
         """Each sample, against ``forward`` of images one at a time."""
@@ -49,7 +49,7 @@ class LoadedVision(LoadedModule):
         for arrays, _ in self.samples:
             (images,) = (torch.from_numpy(each) for each in self.stored.prepare(arrays).values())
             with torch.no_grad():
-                own = [self.module(each[None]).logits[0].numpy() for each in images]
+                own = [self.module(each[None])[0][0].numpy() for each in images]
                 ours = entry.module(images).numpy()
             yield OwnStep(MODULE, ours, np.stack(own))
 
@@ -60,14 +60,15 @@ def load_vision(
     """The model of a loaded module, with images by seed as samples."""
     assert family.image is not None  # noqa: S101 - a family of images says their shape
     shape = (batch, *family.image(module.config))
+    classes = family.measure == "classes"
     labels = dict(getattr(module.config, "id2label", None) or {})
     signature = StoredModule(
         name=folder.name,
         dtype=dtype,
         inputs=(ModuleTensor("pixel_values", dtype, shape),),
-        outputs=(ModuleTensor("logits", dtype),),
-        measure="classes",
-        labels=tuple(str(labels[each]) for each in sorted(labels)),
+        outputs=(ModuleTensor("logits" if classes else "vectors", dtype),),
+        measure=family.measure,
+        labels=tuple(str(labels[each]) for each in sorted(labels)) if classes else (),
         weights_hash=weights_hash,
     )
     samples = tuple(

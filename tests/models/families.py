@@ -110,6 +110,16 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     ),
     "gpt2": ("GPT2Config", "GPT2LMHeadModel", _GPT2 | {"tie_word_embeddings": True}),
     "gpt_bigcode": ("GPTBigCodeConfig", "GPTBigCodeForCausalLM", _GPT2),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        "GPTNeoForCausalLM",
+        {
+            "num_key_value_heads": None,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": WINDOW,
+            "tie_word_embeddings": True,
+        },
+    ),
     "gpt_neox": (
         "GPTNeoXConfig",
         "GPTNeoXForCausalLM",
@@ -141,6 +151,22 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
         "MixtralConfig",
         "MixtralForCausalLM",
         {"sliding_window": WINDOW, "num_local_experts": 5, "num_experts_per_tok": 2},
+    ),
+    "mpt": (
+        "MptConfig",
+        "MptForCausalLM",
+        {
+            "hidden_size": None,
+            "num_hidden_layers": None,
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "max_position_embeddings": None,
+            "d_model": 72,
+            "n_layers": 2,
+            "n_heads": 6,
+            "max_seq_len": 64,
+            "tie_word_embeddings": True,
+        },
     ),
     "opt": (
         "OPTConfig",

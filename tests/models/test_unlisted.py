@@ -1,4 +1,4 @@
-"""Decoders of transformers without a file in the families: taken as they are, or refused by why."""
+"""Classes of transformers without a file in the families: taken as they are, or refused by why."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 import transformers
 
 from tapml.models import load_model
+from tapml.models.huggingface import load_any
 from tapml.models.unlisted import unlisted_family
 from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
+from tests.models.other_models import OTHERS, make_other
 
 _SIZES: dict[str, Any] = {"vocab_size": 131, "bos_token_id": 0, "eos_token_id": 1}
 
@@ -69,6 +71,46 @@ def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path)
         load_model(folder)
 
 
-def test_only_causal_language_models_of_transformers_are_tried() -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        # Positions behind the padding token's; a window that reaches both ways; a causal reader;
+        # a mask of two dimensions; keys and values of a source; batch norms; windows of an image.
+        ("RobertaModel", "encoder"),
+        ("ModernBertModel", "encoder"),
+        ("CLIPTextModel", "encoder"),
+        ("DebertaV2Model", "encoder"),
+        ("BartForConditionalGeneration", "encoder_decoder"),
+        ("ResNetForImageClassification", "module"),
+        ("SwinForImageClassification", "module"),
+    ],
+)
+def test_other_kinds_of_models_compute_what_their_own_forward_computes(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    other = next(each for each in OTHERS if each.architecture == name)
+    model = load_any(make_other(tmp_path / "model", other))
+    assert model.stored.workload == kind
+    assert [step.entry for step in model.own_steps()]
+    assert root_wrapper(model) < 1e-5
+
+
+def test_sentences_are_no_longer_than_positions_behind_the_paddings(tmp_path: Path) -> None:
+    other = next(each for each in OTHERS if each.architecture == "RobertaModel")
+    folder = make_other(tmp_path / "model", other)
+    with pytest.raises(InputError, match=r"context of 40 tokens .* expected 8 to 37"):
+        load_any(folder, context_length=40)
+
+
+def test_an_image_of_no_known_size_is_asked_for(tmp_path: Path) -> None:
+    other = next(each for each in OTHERS if each.architecture == "ResNetForImageClassification")
+    folder = make_other(tmp_path / "model", other)
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(InputError, match=r"size of its images: expected image_size"):
+        load_any(folder)
+
+
+def test_only_classes_of_known_kinds_are_tried() -> None:
     assert unlisted_family("LlamaForQuestionAnswering") is None
+    assert unlisted_family("Wav2Vec2Model") is None
     assert unlisted_family("SomebodysForCausalLM") is None

@@ -78,12 +78,16 @@ class Family:
     arguments
         What ``forward`` takes besides tokens and cache, from the module, ``position_ids`` int32
         ``[1, S]`` and the causal mask ``[1, 1, S, T]``: positions, masks for each kind of layer.
+    counted
+        Whether its forward asks the cache how many tokens it has, and takes no positions.
     cross
         Of an encoder-decoder: the layers that make the keys and values of each cross-attention.
     features
         Of one that reads no text: bins and frames of its features, from the configuration.
     image
         Of a module that reads images: their channels, height and width, from the configuration.
+    longest
+        Tokens that a module's own tables hold, where that is fewer than the configuration says.
     around
         What holds while an entry runs, and not in the class's own forward.
     prepare
@@ -94,6 +98,8 @@ class Family:
         Makes a class of tapml's own known to ``transformers``.
     own_class
         Gives the class if it is tapml's own; a plain module's takes ``config.json``.
+    tried
+        Whether it is in no file, so that only the class knows its names.
     candidates
         Of one that is in no file: what `arguments` may be, to be tried.
     published
@@ -122,14 +128,17 @@ class Family:
         own_state
     )
     arguments: Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]] = plain
+    counted: bool = False
     cross: Callable[[Any], Sequence[tuple[Any, Any]]] = lambda _: ()
     features: Callable[[Any], tuple[int, int]] | None = None
     image: Callable[[Any], tuple[int, ...]] | None = None
+    longest: Callable[[nn.Module], int | None] = lambda _: None
     around: Callable[[Any], AbstractContextManager[None]] = nullcontext
     prepare: Callable[[nn.Module], None] = lambda _: None
     by_weights: Callable[[Any, Iterable[str]], None] = lambda _config, _names: None
     register: Callable[[], None] = lambda: None
     own_class: Callable[[], Any] | None = None
+    tried: bool = False
     candidates: tuple[Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]], ...] = ()
     published: Published | None = None
     loading: tuple[tuple[str, Any], ...] = ()

@@ -16,6 +16,7 @@ def plain(_module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> d
 # transformers' names of the kinds of layers.
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
+_CHUNKED: Final = "chunked_attention"
 
 
 def windowed(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
@@ -30,10 +31,18 @@ def windowed(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) ->
 
 def by_layer(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
     """A mask for each kind of layer in the configuration's ``layer_types``."""
+    import torch
+
     config: Any = module.config
+    kinds = getattr(config, "layer_types", None) or ()
     masks = {FULL: attention_mask}
-    if SLIDING in (getattr(config, "layer_types", None) or ()):
+    if SLIDING in kinds:
         masks[SLIDING] = within_window(position_ids, attention_mask, int(config.sliding_window))
+    if _CHUNKED in kinds:
+        size = int(config.attention_chunk_size)
+        rows = torch.arange(attention_mask.shape[-1], dtype=torch.int32)
+        same = (rows // size)[None, :] == (position_ids // size).reshape(-1, 1)
+        masks[_CHUNKED] = masked_where_not(same, attention_mask)
     return {"position_ids": position_ids, "attention_mask": masks}
 
 
@@ -41,10 +50,16 @@ def within_window(position_ids: Tensor, attention_mask: Tensor, window: int) -> 
     """The mask without the rows that have left the window: row p holds position p."""
     import torch
 
+    rows = torch.arange(attention_mask.shape[-1], dtype=torch.int32)
+    return masked_where_not(rows[None, :] > position_ids.reshape(-1, 1) - window, attention_mask)
+
+
+def masked_where_not(seen: Tensor, attention_mask: Tensor) -> Tensor:
+    """The additive mask, and the large negative number where a row ``[S, T]`` is not seen."""
+    import torch
+
     from tapml.models.inputs import MASKED
 
-    rows = torch.arange(attention_mask.shape[-1], dtype=torch.int32)
-    near = rows[None, :] > position_ids.reshape(-1, 1) - window
     value = MASKED[str(attention_mask.dtype).removeprefix("torch.")]
     masked = torch.full((), value, dtype=attention_mask.dtype)
-    return torch.where(near[None, None], attention_mask, masked)
+    return torch.where(seen[None, None], attention_mask, masked)

@@ -1,4 +1,4 @@
-"""T5: text to text; positions are a bias of the scores by distance."""
+"""T5 and mT5: text to text; positions are a bias of the scores by distance."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _bias(part: Any, queries: int, keys: int, device: Any = None, past_seen_toke
 
 
 FAMILY = Family(
-    architectures=("T5ForConditionalGeneration",),
+    architectures=("T5ForConditionalGeneration", "MT5ForConditionalGeneration"),
     workload="encoder_decoder",
     width="d_model",
     layers="num_layers",

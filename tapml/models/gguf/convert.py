@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tapml.models.gguf.architectures import GgufArchitecture, architecture_of, name_here
 from tapml.models.gguf.blocks import KINDS, read_blocks
 from tapml.models.gguf.bounds import check_bounds
 from tapml.models.gguf.tokenizer import tokenizer_config, tokenizer_json
@@ -24,24 +25,6 @@ from tapml_targets.errors import InputError
 from tapml_targets.installed import install_hint
 
 _PLAIN: Final = {"F32": torch.float32, "F16": torch.float16}
-_ARCHITECTURE: Final = "llama"
-# Names of a layer's weights, and those outside of layers.
-_IN_LAYER: Final = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_OUTSIDE: Final = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
 _COMPUTED: Final = "rope_freqs.weight"
 _SIZES: Final = {
     "block_count": "num_hidden_layers",
@@ -65,27 +48,30 @@ def convert_gguf(path: Path, folder: Path) -> None:
     """
     reader = _open(path)
     fields = {name: _content(field) for name, field in reader.fields.items() if field.types}
-    config = _config(path, fields)
+    architecture, named = architecture_of(fields, path)
+    config = _config(path, fields, architecture, named)
+    rotated = _rotated(config) if named.turned else frozenset()
     packed: dict[str, PackedWeight] = {}
     floats: dict[str, Tensor] = {}
     kinds: dict[str, int] = {}
     for tensor in reader.tensors:
-        name = _name_here(str(tensor.name), path)
-        if name is None:
+        if tensor.name == _COMPUTED:
             _take_frequencies(path, tensor, config)
             continue
+        whole = name_here(str(tensor.name), named, path)
+        name = whole.removesuffix(".weight")
         kind = str(tensor.tensor_type.name)
         shape = tuple(int(each) for each in reversed(tensor.shape))
         if kind in KINDS:
             weight = read_blocks(kind, np.asarray(tensor.data))
-            packed[name] = weight if name not in _rotated(config) else _turned(weight, name, config)
+            packed[name] = weight if name not in rotated else _turned(weight, name, config)
             kinds[kind] = kinds.get(kind, 0) + 1
         elif kind in _PLAIN:
             array = torch.from_numpy(np.array(tensor.data)).reshape(shape)
             array = array.to(torch.float32)
-            if name in _rotated(config):
+            if name in rotated:
                 array = array[_order(len(array), name, config)].contiguous()
-            floats[f"{name}.weight"] = array
+            floats[whole] = array - 1 if named.shifted and name.endswith("norm") else array
         else:
             raise InputError(
                 f"{path} has {tensor.name} as {kind}: expected one of {', '.join(KINDS)}, F16 or "
@@ -129,16 +115,15 @@ def _content(field: Any) -> Any:
         return None
 
 
-def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
-    architecture = fields.get("general.architecture")
-    if architecture != _ARCHITECTURE:
-        raise InputError(
-            f"{path} has the architecture {str(architecture)[:40]!r}: expected {_ARCHITECTURE}; "
-            "take the model's safetensors folder, and --quantize int4"
-        )
-    config: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+def _config(
+    path: Path, fields: Mapping[str, Any], architecture: str, named: GgufArchitecture
+) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "architectures": [named.class_name],
+        "model_type": named.model_type,
+    }
     for theirs, ours in _SIZES.items():
-        value = fields.get(f"{_ARCHITECTURE}.{theirs}")
+        value = fields.get(f"{architecture}.{theirs}")
         if theirs == "attention.head_count_kv" and value is None:
             value = config["num_attention_heads"]
         if not isinstance(value, int) or not 0 < value <= _LARGEST:
@@ -147,18 +132,23 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
             )
         config[ours] = value
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
-    if config["hidden_size"] % heads or heads % groups:
+    size = fields.get(f"{architecture}.attention.key_length")
+    known = config["hidden_size"] % heads == 0 if size is None else isinstance(size, int)
+    if not known or heads % groups:
         raise InputError(f"{path} has {heads} heads over {groups} for {config['hidden_size']} wide")
     tokens = fields.get("tokenizer.ggml.tokens") or ()
     config |= {
-        "vocab_size": int(fields.get("llama.vocab_size") or len(tokens)),
-        "rms_norm_eps": float(fields.get("llama.attention.layer_norm_rms_epsilon") or 1e-5),
-        "rope_theta": float(fields.get("llama.rope.freq_base") or 10000.0),
-        "head_dim": int(fields.get("llama.attention.key_length") or config["hidden_size"] // heads),
+        "vocab_size": int(fields.get(f"{architecture}.vocab_size") or len(tokens)),
+        "rms_norm_eps": float(
+            fields.get(f"{architecture}.attention.layer_norm_rms_epsilon") or 1e-5
+        ),
+        "rope_theta": float(fields.get(f"{architecture}.rope.freq_base") or 10000.0),
+        "head_dim": int(size or config["hidden_size"] // heads),
         "hidden_act": "silu",
         "torch_dtype": "float32",
+        **named.own,
     }
-    scaling = _scaling(path, fields)
+    scaling = _scaling(path, fields, architecture)
     if scaling is not None:
         config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
     for theirs, ours in (("bos", "bos_token_id"), ("eos", "eos_token_id")):
@@ -167,34 +157,15 @@ def _config(path: Path, fields: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _name_here(name: str, path: Path) -> str | None:
-    """The path of a tensor's layer in the model; None for what the model computes itself."""
-    if name == _COMPUTED:
-        return None
-    base, _, end = name.rpartition(".")
-    found = _OUTSIDE.get(base)
-    if base.startswith("blk."):
-        _, _, rest = base.partition(".")
-        number, _, inner = rest.partition(".")
-        if number.isdecimal() and inner in _IN_LAYER:
-            found = f"model.layers.{int(number)}.{_IN_LAYER[inner]}"
-    if found is None or end != "weight":
-        raise InputError(
-            f"{path} has the tensor {name[:80]!r}, which no {_ARCHITECTURE} model has: the model "
-            "would be computed without it; take its safetensors folder"
-        )
-    return found
-
-
-def _scaling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def _scaling(path: Path, fields: Mapping[str, Any], architecture: str) -> dict[str, Any] | None:
     """The scaling of rotary positions as ``rope_parameters``, without their base; None for none."""
 
     def field(name: str) -> Any:
-        return fields.get(f"{_ARCHITECTURE}.rope.scaling.{name}")
+        return fields.get(f"{architecture}.rope.scaling.{name}")
 
     kind, factor = field("type"), field("factor")
     if factor is None:
-        factor = fields.get(f"{_ARCHITECTURE}.rope.scale_linear")
+        factor = fields.get(f"{architecture}.rope.scale_linear")
     if kind is None and factor not in (None, 0.0, 1.0):
         kind = "linear"  # Older files name no type.
     if kind in (None, "none"):
@@ -209,7 +180,7 @@ def _scaling(path: Path, fields: Mapping[str, Any]) -> dict[str, Any] | None:
     made: dict[str, Any] = {"rope_type": kind, "factor": factor}
     if kind == "linear":
         return made
-    before = field("original_context_length") or fields.get(f"{_ARCHITECTURE}.context_length")
+    before = field("original_context_length") or fields.get(f"{architecture}.context_length")
     if not isinstance(before, int) or not 0 < before <= _LARGEST:
         raise InputError(f"{path} has a context of {str(before)[:40]} before its scaling by yarn")
     made["original_max_position_embeddings"] = before

@@ -56,14 +56,17 @@ class PackedLinear(Packed):
 
 
 class PackedEmbedding(Packed):
-    """Rows of a packed table; only the rows of the tokens are unpacked."""
+    """Rows of a packed table, times a number; only the rows of the tokens are unpacked."""
 
-    def __init__(self, weight: PackedWeight, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weight: PackedWeight, dtype: torch.dtype, scale: float | None = None
+    ) -> None:
         super().__init__(weight)
         if weight.order is not None:
             raise InputError("a packed embedding has its columns in order")
         self.num_embeddings, self.embedding_dim = weight.shape
         self.dtype = dtype
+        self.scale = scale
 
     def forward(self, token_ids: Tensor) -> Tensor:
         """Vectors ``[..., K]`` of tokens ``[...]``."""
@@ -74,4 +77,5 @@ class PackedEmbedding(Packed):
 
         parts = (rows("codes"), rows("scales"), rows("zeros"), rows("minimums"))
         vectors: Tensor = unpack_weight(*parts, self.bits, self.zero)
-        return vectors.to(self.dtype)
+        vectors = vectors.to(self.dtype)
+        return vectors if self.scale is None else vectors * self.scale

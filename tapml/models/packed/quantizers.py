@@ -114,7 +114,7 @@ def quantize_module(module: nn.Module, name: str) -> str:
     kept: list[str] = []
     count = 0
     for path, part in list(module.named_modules(remove_duplicate=False)):
-        if type(part) not in (nn.Linear, nn.Embedding):
+        if type(part) not in (nn.Linear, nn.Embedding) and _scale_of(part) is None:
             continue
         weight: Any = part.weight
         if int(weight.shape[1]) % (WORD_BITS // scheme.bits):
@@ -137,9 +137,18 @@ def quantize_module(module: nn.Module, name: str) -> str:
 def packed_part(part: nn.Module, weight: PackedWeight) -> nn.Module:
     """The packed layer that takes the place of a linear layer or an embedding."""
     if isinstance(part, nn.Embedding):
-        return PackedEmbedding(weight, part.weight.dtype)
+        return PackedEmbedding(weight, part.weight.dtype, _scale_of(part))
     bias: Any = part.bias
     return PackedLinear(weight, None if bias is None else bias.detach())
+
+
+def _scale_of(part: nn.Module) -> float | None:
+    """What an embedding multiplies its vectors by, as Gemma's; None if they stay as they are."""
+    scale: Any = getattr(part, "embed_scale", None)
+    if not isinstance(part, nn.Embedding) or scale is None:
+        return None
+    # The class rounds it to the type of its weights.
+    return float(torch.as_tensor(scale).to(part.weight.dtype))
 
 
 def replace_part(module: nn.Module, path: str, part: nn.Module) -> None:

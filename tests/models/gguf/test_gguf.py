@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tapml.models.gguf.blocks import KINDS, read_blocks
@@ -51,18 +51,26 @@ def own_llama(values: dict[str, np.ndarray], **more: object) -> LlamaForCausalLM
         tie_word_embeddings=True,
         **more,
     )
-    module = LlamaForCausalLM(config).eval()
-    names = {
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
+    return filled(LlamaForCausalLM(config), values, turned=True)
+
+
+NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def filled(module: Any, values: dict[str, np.ndarray], *, turned: bool) -> Any:
+    """A module of transformers with a file's values; `turned` puts rows of q and k back."""
     state = {}
     for name, value in values.items():
         parts = name.split(".")
@@ -71,20 +79,20 @@ def own_llama(values: dict[str, np.ndarray], **more: object) -> LlamaForCausalLM
             state[f"model.{inner}.weight"] = value
             continue
         matrix = value
-        if parts[2] in ("attn_q", "attn_k"):
+        if turned and parts[2] in ("attn_q", "attn_k"):
             matrix = np.concatenate(
                 [
                     np.concatenate([value[at : at + HEAD : 2], value[at + 1 : at + HEAD : 2]])
                     for at in range(0, len(value), HEAD)
                 ]
             )
-        state[f"model.layers.{parts[1]}.{names[parts[2]]}.weight"] = matrix
+        state[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.{parts[3]}"] = matrix
     tensors = {name: torch.from_numpy(np.array(each)) for name, each in state.items()}
     missing, unexpected = module.load_state_dict(tensors, strict=False)
     assert missing == ["lm_head.weight"]
     assert not unexpected
     module.tie_weights()
-    return module
+    return module.eval()
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
@@ -100,6 +108,34 @@ def test_a_file_computes_what_transformers_computes_with_its_weights(
     assert ids == (95, ALPHABET_ONE)
     assert model.tokenizer.decode(ids) == "the1"
     assert resolve_model(tmp_path / "small.gguf") == resolve_model(tmp_path / "small.gguf")
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma"])
+def test_a_file_of_another_architecture_computes_what_its_class_computes(
+    architecture: str, tmp_path: Path
+) -> None:
+    """Biases, normalised heads, norms that the file keeps with 1 added; no turned rows."""
+    values = written.write_llama(tmp_path / "small.gguf", "Q8_0", architecture=architecture)
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=written.WORDS,
+        hidden_size=written.WIDTH,
+        intermediate_size=written.INNER,
+        num_hidden_layers=written.LAYERS,
+        num_attention_heads=written.HEADS,
+        num_key_value_heads=written.GROUPS,
+        head_dim=HEAD,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        tie_word_embeddings=True,
+    )
+    if architecture == "gemma":
+        values = {name: value - 1 if "norm" in name else value for name, value in values.items()}
+    own = filled(AutoModelForCausalLM.from_config(config), values, turned=False)
+    model = load_model(tmp_path / "small.gguf")
+    assert type(model.module).__name__ == type(own).__name__
+    assert_same_logits(model.module, own)
+    assert root_wrapper(model) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["F16", "F32"])
@@ -203,7 +239,9 @@ def test_every_beginning_of_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_another_architecture_and_another_kind_are_named(tmp_path: Path) -> None:
     written.write_llama(tmp_path / "a.gguf", "Q8_0", architecture="falcon")
-    with pytest.raises(InputError, match=r"architecture 'falcon': expected llama.*--quantize"):
+    with pytest.raises(
+        InputError, match=r"architecture 'falcon': expected llama, qwen2.*--quantize"
+    ):
         resolve_model(tmp_path / "a.gguf")
     written.write_llama(tmp_path / "b.gguf", "Q5_0")
     with pytest.raises(InputError, match=r"token_embd.weight as Q5_0: expected one of Q8_0"):

@@ -45,8 +45,22 @@ def dequantized(kind: str, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return matrix
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    """The tensors of a small Llama by their names in a file."""
+# What a layer has besides a Llama's.
+MORE: dict[str, dict[str, tuple[int, ...]]] = {
+    "qwen2": {
+        "attn_q.bias": (WIDTH,),
+        "attn_k.bias": (GROUPS * WIDTH // HEADS,),
+        "attn_v.bias": (GROUPS * WIDTH // HEADS,),
+    },
+    "qwen3": {
+        "attn_q_norm.weight": (WIDTH // HEADS,),
+        "attn_k_norm.weight": (WIDTH // HEADS,),
+    },
+}
+
+
+def shapes(architecture: str = "llama") -> dict[str, tuple[int, ...]]:
+    """The tensors of a small model by their names in a file."""
     head = WIDTH // HEADS
     layer = {
         "attn_norm": (WIDTH,),
@@ -59,7 +73,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
         "ffn_up": (INNER, WIDTH),
         "ffn_down": (WIDTH, INNER),
     }
-    named = {f"blk.{i}.{n}.weight": s for i in range(LAYERS) for n, s in layer.items()}
+    whole = {f"{n}.weight": s for n, s in layer.items()} | MORE.get(architecture, {})
+    named = {f"blk.{i}.{n}": s for i in range(LAYERS) for n, s in whole.items()}
     return {"token_embd.weight": (WORDS, WIDTH), **named, "output_norm.weight": (WIDTH,)}
 
 
@@ -96,7 +111,7 @@ def write_llama(
     writer.add_token_types([1] * WORDS)
     random = np.random.default_rng(3)
     values = {}
-    for seed, (name, shape) in enumerate(shapes().items()):
+    for seed, (name, shape) in enumerate(shapes(architecture).items()):
         matrix = (random.standard_normal(shape) * 0.1).astype(np.float32)
         if len(shape) == 1:
             writer.add_tensor(name, matrix + 1)

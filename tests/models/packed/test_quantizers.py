@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from transformers.models.gemma.modeling_gemma import GemmaTextScaledWordEmbedding
 
 from tapml.models.packed.modules import PackedEmbedding, PackedLinear
 from tapml.models.packed.operation import codes_of, words_of
@@ -82,3 +83,14 @@ def test_what_cannot_be_quantized_says_so() -> None:
 
 def _huge(layer: nn.Module) -> None:
     nn.init.constant_(layer.weight, 1e6)  # type: ignore[arg-type]
+
+
+def test_an_embedding_that_scales_its_vectors_still_does() -> None:
+    table = GemmaTextScaledWordEmbedding(10, 64, 0, embed_scale=8.0)
+    model = nn.Sequential(table)
+    tokens = torch.arange(10)
+    with torch.no_grad():
+        expected = table(tokens)
+    quantize_module(model, "bf16")
+    assert isinstance(model[0], PackedEmbedding)
+    torch.testing.assert_close(model(tokens), expected, rtol=1e-2, atol=0.0)

@@ -1,0 +1,75 @@
+"""One row of scripts/other_models.py, in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tapml.importing.importer import import_model
+from tapml.models.huggingface import load_any
+from tapml.models.loaded import Loaded
+from tapml.rooting.own_forward import root_wrapper
+from tapml.rooting.rooting import root
+from tapml_targets.errors import InputError, MismatchError
+from tests.models.other_models import OTHERS, UNUSUAL, make_other, make_unusual
+
+TRY: Final = "scripts.other_models_job:try_row"
+WRAPPER, IMPORT, ROOT = "wrapper", "import", "root"
+STAGES: Final = (WRAPPER, IMPORT, ROOT)
+
+
+def try_row(asked: dict[str, Any]) -> dict[str, Any]:
+    """Make the row's folder and take it through the stages; what came of it.
+
+    `asked` has `part` (``others`` or ``unusual``), `number` and the last stage. The result has
+    `refused` or `wrong` with the line that a user reads, or `broken` for an error of no such kind.
+    """
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"stage": asked["stage"]}
+    before = time.process_time()
+    with tempfile.TemporaryDirectory(prefix="tapml-other-") as temporary:
+        try:
+            _through(_model(asked, Path(temporary) / "model"), found, asked["stage"])
+        except InputError as error:
+            found["refused"] = _line(error).replace(f"{temporary}/", "")
+        except MismatchError as error:
+            found["wrong"] = _line(error)
+        except Exception as error:  # what no command may end with
+            found["broken"] = f"{type(error).__name__}: {_line(error)}"
+    return found | {"cpu_seconds": round(time.process_time() - before, 1)}
+
+
+def _model(asked: dict[str, Any], folder: Path) -> Loaded:
+    if asked["part"] == "others":
+        other = OTHERS[asked["number"]]
+        try:
+            make_other(folder, other)
+        except Exception as error:
+            raise RuntimeError(f"the sample itself cannot be made: {_line(error)}") from error
+        return load_any(folder)
+    family, _, settings = UNUSUAL[asked["number"]]
+    try:
+        make_unusual(folder, family, settings)
+    except Exception as error:
+        raise RuntimeError(f"the sample itself cannot be made: {_line(error)}") from error
+    return load_any(folder)
+
+
+def _through(model: Loaded, found: dict[str, Any], last: str) -> None:
+    found["wrapper"] = f"{root_wrapper(model):.1e}"
+    if last == WRAPPER:
+        return
+    imported = import_model(model)
+    found["operators"] = len(imported.plan.operators)
+    if last == IMPORT:
+        return
+    worst = root(model, imported).worst
+    found["rooted"] = f"{worst.ratio:.2g}" if worst is not None else "0"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,379 @@
+"""Tiny seeded models of classes without a family's file, and unusual settings of known families."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+import transformers
+
+from tests.models.families import WINDOW, make_family
+
+# Under the usual names: a configuration class knows which of its own they are.
+_TEXT: Final[dict[str, Any]] = {
+    "vocab_size": 131,
+    "hidden_size": 48,
+    "intermediate_size": 60,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.1,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+_ENCODER: Final[dict[str, Any]] = {
+    **{name: value for name, value in _TEXT.items() if name != "num_key_value_heads"},
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+}
+_BOTH: Final[dict[str, Any]] = {
+    **{"vocab_size": 131, "d_model": 48, "encoder_layers": 2, "decoder_layers": 2},
+    **{"encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 60},
+    **{"decoder_ffn_dim": 60, "max_position_embeddings": 64, "init_std": 0.1},
+    **{"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder_start_token_id": 1},
+    "forced_eos_token_id": None,
+}
+_IMAGE: Final[dict[str, Any]] = {
+    **{"image_size": 32, "patch_size": 8, "num_channels": 3, "num_labels": 5, "hidden_size": 48},
+    **{"intermediate_size": 60, "num_hidden_layers": 2, "num_attention_heads": 6},
+    "initializer_range": 0.1,
+}
+_EXPERTS: Final[dict[str, Any]] = {
+    **{"num_experts": 5, "num_local_experts": 5, "n_routed_experts": 4, "moe_num_experts": 5},
+    **{"num_experts_per_tok": 2, "moe_intermediate_size": 20, "moe_k": 2},
+}
+_LATENT: Final[dict[str, Any]] = {
+    **_EXPERTS,
+    **{"num_experts": 4, "num_local_experts": 4, "num_key_value_heads": 6},
+    **{"q_lora_rank": 12, "kv_lora_rank": 10, "qk_rope_head_dim": 4},
+    **{"qk_nope_head_dim": 8, "v_head_dim": 6, "n_group": 2, "topk_group": 1},
+    **{"first_k_dense_replace": 1, "n_shared_experts": 1},
+}
+_GPT: Final[dict[str, Any]] = {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 64}
+_STAGES: Final[dict[str, Any]] = {
+    **{"num_channels": 3, "num_labels": 5, "image_size": 32, "hidden_sizes": [16, 24]},
+    **{"depths": [1, 1], "num_stages": 2, "patch_size": 4, "initializer_range": 0.1},
+}
+_SWIN: Final[dict[str, Any]] = {
+    **{"num_channels": 3, "num_labels": 5, "image_size": 32, "patch_size": 4, "embed_dim": 16},
+    **{"depths": [1, 2], "num_heads": [2, 4], "window_size": 4, "initializer_range": 0.1},
+}
+
+
+class Other(NamedTuple):
+    """A class of ``transformers`` and what its configuration has."""
+
+    kind: str
+    architecture: str
+    settings: dict[str, Any]
+
+
+def _text(name: str, **changes: Any) -> Other:
+    return Other("decoder", name, _TEXT | changes)
+
+
+def _encoder(name: str, **changes: Any) -> Other:
+    return Other("encoder", name, _ENCODER | changes)
+
+
+def _both(name: str, **changes: Any) -> Other:
+    return Other("encoder-decoder", name, _BOTH | changes)
+
+
+def _image(name: str, **changes: Any) -> Other:
+    return Other("image", name, _IMAGE | changes)
+
+
+OTHERS: Final[tuple[Other, ...]] = (
+    _text("ApertusForCausalLM"),
+    _text("ArceeForCausalLM"),
+    _text("BioGptForCausalLM"),
+    _text("BitNetForCausalLM"),
+    _text("CodeGenForCausalLM", num_attention_heads=4, rotary_dim=8),
+    _text("CohereForCausalLM"),
+    _text("Cohere2ForCausalLM", sliding_window=WINDOW, sliding_window_pattern=2),
+    _text("CTRLLMHeadModel", **_GPT, dff=60),
+    _text("CwmForCausalLM", sliding_window=WINDOW, head_dim=8),
+    _text(
+        "DbrxForCausalLM",
+        attn_config={"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        ffn_config={"hidden_size": 48, "ffn_hidden_size": 60, "moe_num_experts": 4, "moe_top_k": 2},
+    ),
+    _text("DeepseekV2ForCausalLM", **_LATENT),
+    _text("DeepseekV3ForCausalLM", **_LATENT),
+    _text("DiffLlamaForCausalLM"),
+    _text("DogeForCausalLM"),
+    _text("Dots1ForCausalLM", **_EXPERTS, first_k_dense_replace=1, n_shared_experts=1),
+    _text("Ernie4_5ForCausalLM"),
+    _text("Ernie4_5_MoeForCausalLM", **_EXPERTS),
+    _text("Exaone4ForCausalLM", sliding_window=WINDOW, sliding_window_pattern=2),
+    _text("FalconH1ForCausalLM", mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8),
+    _text("FalconMambaForCausalLM", state_size=4),
+    _text("FlexOlmoForCausalLM", **_EXPERTS),
+    _text("GlmForCausalLM", head_dim=8, partial_rotary_factor=0.5),
+    _text("Glm4ForCausalLM", head_dim=8, partial_rotary_factor=0.5),
+    _text("Glm4MoeForCausalLM", **_EXPERTS, head_dim=8, n_group=1, topk_group=1),
+    _text("GPTNeoXJapaneseForCausalLM"),
+    _text("GPTJForCausalLM", **_GPT, rotary_dim=8),
+    _text("GptOssForCausalLM", **_EXPERTS, sliding_window=WINDOW, head_dim=8),
+    _text("GraniteForCausalLM", embedding_multiplier=3.0, logits_scaling=2.0),
+    _text("GraniteMoeForCausalLM", **_EXPERTS),
+    _text("GraniteMoeSharedForCausalLM", **_EXPERTS, shared_intermediate_size=20),
+    _text("HeliumForCausalLM", head_dim=8),
+    _text("HunYuanDenseV1ForCausalLM", head_dim=8),
+    _text("JambaForCausalLM", attn_layer_period=2, attn_layer_offset=1, mamba_d_state=4),
+    _text("JetMoeForCausalLM", **_EXPERTS, kv_channels=8),
+    _text("Lfm2ForCausalLM", layer_types=["conv", "full_attention"]),
+    _text(
+        "Llama4ForCausalLM",
+        **_EXPERTS,
+        head_dim=8,
+        intermediate_size_mlp=60,
+        attention_chunk_size=8,
+        no_rope_layers=[1, 0],
+        interleave_moe_layer_step=2,
+    ),
+    _text("MambaForCausalLM", state_size=4),
+    _text("MiniMaxForCausalLM", **_EXPERTS),
+    _text("MinistralForCausalLM", sliding_window=WINDOW, head_dim=8),
+    _text("ModernBertDecoderForCausalLM", local_attention=2 * WINDOW),
+    _text("NanoChatForCausalLM"),
+    _text("NemotronForCausalLM", head_dim=8),
+    _text("OlmoForCausalLM"),
+    _text("Olmo2ForCausalLM"),
+    _text("Olmo3ForCausalLM", sliding_window=WINDOW),
+    _text("OlmoeForCausalLM", **_EXPERTS),
+    _text("OpenAIGPTLMHeadModel", **_GPT),
+    _text("PersimmonForCausalLM"),
+    _text("PhimoeForCausalLM", **_EXPERTS),
+    _text("Qwen3NextForCausalLM", **_EXPERTS, head_dim=8, num_hidden_layers=4),
+    _text("RecurrentGemmaForCausalLM", lru_width=48, head_dim=8, num_hidden_layers=3),
+    _text("RwkvForCausalLM", context_length=64, attention_hidden_size=48),
+    _text("SeedOssForCausalLM", head_dim=8),
+    _text("SmolLM3ForCausalLM", no_rope_layer_interval=2),
+    _text("Starcoder2ForCausalLM", sliding_window=WINDOW),
+    _text("VaultGemmaForCausalLM", sliding_window=WINDOW, head_dim=8),
+    _text("XGLMForCausalLM", d_model=48, ffn_dim=60, num_layers=2, attention_heads=6),
+    _text("XLNetLMHeadModel", d_inner=60, d_head=8, max_position_embeddings=None),
+    _text("BartForCausalLM", **_BOTH),
+    _text("BertLMHeadModel", is_decoder=True),
+    _text("RobertaForCausalLM", is_decoder=True),
+    _encoder("AlbertModel", embedding_size=24),
+    _encoder("AlbertForSequenceClassification", embedding_size=24, num_labels=5),
+    _encoder("BertForMaskedLM"),
+    _encoder("BertForTokenClassification", num_labels=5),
+    _encoder("BigBirdModel", attention_type="original_full"),
+    _encoder("CamembertModel"),
+    _encoder("CLIPTextModel", projection_dim=20),
+    _encoder("ConvBertModel", embedding_size=24),
+    _encoder("DebertaModel", relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    _encoder("DebertaV2Model", relative_attention=True, pos_att_type=["c2p", "p2c"]),
+    _encoder("ElectraModel", embedding_size=24),
+    _encoder("ErnieModel"),
+    _encoder("EsmModel", position_embedding_type="rotary", mask_token_id=3),
+    _encoder("EuroBertModel", num_key_value_heads=2),
+    _encoder("FNetModel"),
+    _encoder("FunnelModel", d_head=8, d_inner=60, block_sizes=[1, 1], num_hidden_layers=None),
+    _encoder("IBertModel"),
+    _encoder("LayoutLMModel"),
+    _encoder("LongformerModel", attention_window=8),
+    _encoder("MegatronBertModel"),
+    _encoder("MobileBertModel", embedding_size=24, intra_bottleneck_size=24),
+    _encoder("ModernBertModel", local_attention=8, global_attn_every_n_layers=2),
+    _encoder("MPNetModel"),
+    _encoder("NomicBertModel"),
+    _encoder("NystromformerModel", num_landmarks=4, segment_means_seq_len=32),
+    _encoder("RemBertModel", input_embedding_size=24),
+    _encoder("RobertaModel"),
+    _encoder("RobertaForSequenceClassification", num_labels=5),
+    _encoder("RobertaForMaskedLM"),
+    _encoder("RoFormerModel", embedding_size=48),
+    _encoder("SiglipTextModel"),
+    _encoder("SqueezeBertModel", embedding_size=48),
+    _encoder("T5EncoderModel", d_model=48, d_kv=8, d_ff=60, num_layers=2, num_heads=6),
+    _encoder("XLMModel", emb_dim=48, n_layers=2, n_heads=6),
+    _encoder("XLMRobertaModel"),
+    _encoder("Qwen3Model", num_key_value_heads=2, head_dim=8),
+    _encoder("LlamaForSequenceClassification", num_key_value_heads=2, num_labels=5),
+    _both("BartForConditionalGeneration"),
+    _both("BlenderbotForConditionalGeneration"),
+    _both("LongT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
+    _both("M2M100ForConditionalGeneration"),
+    _both("MarianMTModel", decoder_start_token_id=2),
+    _both("MBartForConditionalGeneration"),
+    _both("MT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
+    _both("PegasusForConditionalGeneration"),
+    _both("PLBartForConditionalGeneration"),
+    _both("SwitchTransformersForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
+    _both("UMT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
+    _image("BeitForImageClassification"),
+    _image("CLIPVisionModel", projection_dim=20),
+    Other("image", "ConvNextForImageClassification", _STAGES),
+    Other("image", "ConvNextV2ForImageClassification", _STAGES),
+    _image("DeiTForImageClassification"),
+    _image("Dinov2ForImageClassification"),
+    _image("EfficientNetForImageClassification", depth_coefficient=0.2),
+    Other("image", "FocalNetForImageClassification", _SWIN | {"focal_levels": [1, 1]}),
+    _image("MobileNetV1ForImageClassification", depth_multiplier=0.25),
+    _image("MobileNetV2ForImageClassification", depth_multiplier=0.25),
+    _image(
+        "MobileViTForImageClassification",
+        num_attention_heads=4,
+        hidden_sizes=[16, 24, 32],
+        patch_size=2,
+    ),
+    Other("image", "RegNetForImageClassification", {**_STAGES, "groups_width": 8}),
+    Other(
+        "image",
+        "ResNetForImageClassification",
+        {**_STAGES, "embedding_size": 16, "image_size": None},
+    ),
+    _image(
+        "SegformerForImageClassification",
+        hidden_size=None,
+        num_attention_heads=[1, 2, 2, 4],
+        hidden_sizes=[16, 16, 16, 16],
+        depths=[1, 1, 1, 1],
+    ),
+    Other("image", "SwinForImageClassification", _SWIN),
+    Other("image", "Swinv2ForImageClassification", _SWIN),
+    _image("SiglipVisionModel"),
+    _image("ViTModel"),
+    _image("ViTMSNForImageClassification"),
+)
+
+
+def make_other(path: Path, other: Other) -> Path:
+    """Write the folder of a class without a file, and what prepares its images."""
+    model_class = getattr(transformers, other.architecture)
+    settings = {name: value for name, value in other.settings.items() if value is not None}
+    torch.manual_seed(0)
+    module = model_class(model_class.config_class(**settings))
+    with torch.no_grad():
+        for name, value in module.named_parameters():
+            # Norm weights start as ones and biases as zeros, which would hide mistakes.
+            if value.dim() == 1:
+                value.add_(torch.randn_like(value) * (0.2 if "norm" in name.lower() else 0.05))
+    module.save_pretrained(path)
+    if other.kind == "image":
+        (path / "preprocessor_config.json").write_text(json.dumps({"size": {"shortest_edge": 32}}))
+    return path
+
+
+# Of families that have a file: what a folder may say that the samples do not.
+UNUSUAL: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    ("llama", "heads of another size than hidden / heads", {"head_dim": 20}),
+    ("llama", "one key and value head", {"num_key_value_heads": 1}),
+    ("llama", "tied embeddings", {"tie_word_embeddings": True}),
+    ("llama", "biases everywhere", {"attention_bias": True, "mlp_bias": True}),
+    ("llama", "one layer", {"num_hidden_layers": 1}),
+    ("llama", "a vocabulary of 3", {"vocab_size": 3, "eos_token_id": 2}),
+    ("llama", "a vocabulary of 50257", {"vocab_size": 50257}),
+    ("llama", "a head of 2", {"head_dim": 2}),
+    ("llama", "GELU", {"hidden_act": "gelu"}),
+    ("llama", "ReLU squared", {"hidden_act": "relu2"}),
+    *(
+        ("llama", f"rotary scaling {kind['rope_type']}", {"rope_scaling": kind})
+        for kind in (
+            {"rope_type": "linear", "factor": 2.0},
+            {"rope_type": "dynamic", "factor": 2.0},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
+            },
+        )
+    ),
+    ("qwen2", "a window from layer 3 of 4", {"num_hidden_layers": 4, "max_window_layers": 2}),
+    ("qwen2", "a window in no layer", {"use_sliding_window": False}),
+    ("gemma2", "three layers of two kinds", {"num_hidden_layers": 3}),
+    (
+        "gemma3",
+        "a full layer after five of a window",
+        {"num_hidden_layers": 6, "layer_types": ["sliding_attention"] * 5 + ["full_attention"]},
+    ),
+    ("mistral", "no window", {"sliding_window": None}),
+    ("mistral", "a window of one", {"sliding_window": 1}),
+    ("phi", "a quarter of each head rotates", {"partial_rotary_factor": 0.25, "head_dim": 16}),
+    ("phi", "normalised queries and keys", {"qk_layernorm": True}),
+    ("phi3", "three quarters of each head rotate", {"partial_rotary_factor": 0.75}),
+    (
+        "stablelm",
+        "biases, normalised heads, parallel",
+        {
+            "use_qkv_bias": True,
+            "qk_layernorm": True,
+            "use_parallel_residual": True,
+        },
+    ),
+    ("gpt_neox", "no parallel residual", {"use_parallel_residual": False}),
+    ("gpt_neox", "a whole head rotates", {"rotary_pct": 1.0}),
+    ("gpt2", "scores scaled by the layer", {"scale_attn_by_inverse_layer_idx": True}),
+    ("gpt_bigcode", "a head for each query", {"multi_query": False}),
+    ("falcon", "ALiBi", {"alibi": True}),
+    ("falcon", "the newer architecture", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    (
+        "falcon",
+        "the newer one with ALiBi",
+        {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "alibi": True,
+        },
+    ),
+    (
+        "falcon",
+        "1B: ALiBi, all heads, in turn",
+        {"alibi": True, "multi_query": False, "parallel_attn": False},
+    ),
+    ("falcon", "no parallel attention", {"parallel_attn": False}),
+    ("bloom", "five heads: slopes between powers of 2", {"n_head": 5, "hidden_size": 60}),
+    ("baichuan", "13B: ALiBi", {"alibi": True}),
+    (
+        "baichuan",
+        "13B with five heads",
+        {
+            "alibi": True,
+            "num_attention_heads": 5,
+            "hidden_size": 60,
+        },
+    ),
+    ("opt", "norms after", {"do_layer_norm_before": False}),
+    ("opt", "embeddings of another width", {"word_embed_proj_dim": 40}),
+    ("mixtral", "one expert for a token", {"num_experts_per_tok": 1}),
+    ("qwen2_moe", "a dense layer between", {"decoder_sparse_step": 2}),
+    ("qwen3_moe", "normalised weights of experts", {"norm_topk_prob": True}),
+    ("mpt", "clipped projections", {"attn_config": {"clip_qkv": 0.5}}),
+    ("mpt", "five heads", {"n_heads": 5, "d_model": 60}),
+    ("gpt_neo", "layers with a window alone", {"attention_types": [[["local"], 2]]}),
+    ("mamba2", "one group", {"n_groups": 1}),
+    ("rwkv6", "one layer", {"num_hidden_layers": 1}),
+    ("bert", "ReLU", {"hidden_act": "relu"}),
+    ("vit", "images that are no square", {"image_size": (24, 16)}),
+    (
+        "t5",
+        "gated GELU and a head of its own",
+        {
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    ("t5", "as many decoder layers", {"num_decoder_layers": 2}),
+    ("whisper", "more decoder layers", {"decoder_layers": 3}),
+)
+
+
+def make_unusual(path: Path, family: str, settings: dict[str, Any]) -> Path:
+    """Write the folder of a known family with unusual settings; None is written as null."""
+    make_family(path, family, **settings)
+    config = path / "config.json"
+    absent = {name: None for name, value in settings.items() if value is None}
+    config.write_text(json.dumps(json.loads(config.read_text()) | absent))
+    return path
