@@ -42,12 +42,11 @@ from tapml.invariants.record import (
     ZERO_GRAD,
     Value,
 )
+from tapml.invariants.recorded_process import EAGER_VARIABLE
 from tapml.invariants.recorder import Recorder, current
 from tapml.invariants.summaries import Shared, digest_of_all, summarise_call, summarise_result
 from tapml.invariants.variables import Variables
 from tapml_targets.errors import SetupError
-
-EAGER_VARIABLE: Final = "TORCH_COMPILE_DISABLE"
 
 COLLECTIVES: Final = [
     "all_gather",
@@ -298,9 +297,13 @@ class Instruments:
             recorder.leave(number, {})
             return
         with recorder.aside():
-            fields = self._called((), kwargs) | self._gave(output)
+            # In a watched run, equal results have one object, which nobody changes.
+            fields = self._gave(output)
+            if kwargs:
+                fields = self._called((), kwargs) | fields
             if isinstance(output, torch.Tensor) and output.numel() == 1:
-                fields["result.finite"] = bool(torch.isfinite(output.detach()))
+                finite = bool(torch.isfinite(output.detach()))
+                fields = {**fields, "result.finite": finite}
             recorder.leave(number, fields)
             if not self._modules and self._whole is not None:
                 whole, self._whole = self._whole, None
@@ -564,7 +567,11 @@ def _parts(module: torch.nn.Module) -> set[str]:
 
 def module_name(module: torch.nn.Module) -> str:
     """The API of a module's forward call: its class."""
-    kind = type(module)
+    return _api_of(type(module))
+
+
+@functools.lru_cache(maxsize=1024)
+def _api_of(kind: type[torch.nn.Module]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}.forward"
 
 
