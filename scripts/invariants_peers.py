@@ -169,7 +169,8 @@ def cell_of_traincheck(found: dict[str, Any] | None) -> str:
     first = found["first_step"]
     seen = f"{found['alone']} more" if found["alone"] else "-"
     if found["alone"] and first is not None:
-        seen += f", step {first}"
+        # It counts from 1 on.
+        seen += f", step {first - 1}" if first else ", set-up"
     return seen + (f" (twin: {found['twin']})" if found["twin"] else "")
 
 

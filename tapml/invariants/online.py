@@ -88,7 +88,8 @@ def check_command(
     """
     name = shlex.join(command)
     checker, lock = Checker(invariants), threading.Lock()
-    steps, ranks = 0, (0,)
+    steps = 0
+    ranks: tuple[int, ...] = (0,)
 
     def report() -> CheckReport:
         return report_of(checker, name, steps, ranks)
