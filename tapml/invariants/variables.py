@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
@@ -182,7 +182,7 @@ class Variables:
             return {each.name: self._gradient(each.tensor) for each in self.parameters()}
         if not self._sought(call, "grad"):
             return {}
-        return {each.name: ("", *_identity(_grad(each.tensor))) for each in self.parameters()}
+        return {each.name: _mark(each.tensor) for each in self.parameters()}
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
         # Looked at once between two calls that change gradients.
@@ -248,11 +248,10 @@ class Variables:
     ) -> None:
         self._gradients.clear()
         for each in self.parameters() if sought else ():
-            gradient = _grad(each.tensor)
-            then = before.get(each.name)
-            if then is None or then[1:] == _identity(gradient):
+            now = _mark(each.tensor)
+            if before.get(each.name, now) == now:
                 continue
-            if gradient is None or sought != {"becomes none"}:
+            if now == _NO_GRADIENT or sought != {"becomes none"}:
                 came = f"becomes {self._gradient(each.tensor)[0]}"
                 if came in sought:
                     recorder.touch(f"Parameter.grad {came}")
@@ -400,22 +399,24 @@ def _held(optimizers: list[torch.optim.Optimizer]) -> list[int]:
     ]
 
 
-def _gradient(tensor: torch.Tensor) -> tuple[str, int, int]:
-    gradient = _grad(tensor)
-    if gradient is None:
-        return "none", 0, 0
-    values = gradient.detach()
+def _gradient(tensor: torch.Tensor) -> _Gradient:
+    mark = _mark(tensor)
+    if mark == _NO_GRADIENT or tensor.grad is None:
+        return mark
+    values = tensor.grad.detach()
     if values.layout != torch.strided:
         values = values.coalesce().values()
     # Most gradients show at their begin that they are not zero.
     first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
     state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
-    return state, *_identity(gradient)
+    return state, *mark[1:]
 
 
-def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
-    return tensor.grad if tensor.is_leaf else None
+def _mark(tensor: torch.Tensor) -> _Gradient:
+    """What tells cheaply whether a gradient is another one: its identity and version."""
+    gradient = tensor.grad if tensor.is_leaf else None
+    return _NO_GRADIENT if gradient is None else ("", id(gradient), gradient._version)
 
 
-def _identity(gradient: torch.Tensor | None) -> tuple[int, int]:
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+_Gradient: TypeAlias = tuple[str, int, int]
+_NO_GRADIENT: Final[_Gradient] = ("none", 0, 0)
