@@ -420,6 +420,7 @@ class Instruments:
             self._follow_mode()
             before = self.variables.gradients(ZERO_GRAD)
             parameters = _parameters_of(args[0])
+            gradients = self.variables.gradient_state(parameters)
         quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
 
         def run() -> None:
@@ -428,8 +429,6 @@ class Instruments:
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, ZERO_GRAD)
 
-        with self.recorder.aside():
-            gradients = self.variables.gradient_state(parameters)
         fields = summarise_call(args[1:], kwargs)
         self._call(ZERO_GRAD, run, {**fields, "gradients": gradients})
 
