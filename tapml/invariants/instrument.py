@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
+from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.functions import FunctionMode, seen_by_others
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
@@ -42,7 +43,6 @@ from tapml.invariants.record import (
     ZERO_GRAD,
     Value,
 )
-from tapml.invariants.recorded_process import EAGER_VARIABLE
 from tapml.invariants.recorder import Recorder, current
 from tapml.invariants.summaries import Shared, digest_of_all, summarise_call, summarise_result
 from tapml.invariants.variables import Variables

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tapml.durable.files import writing
-from tapml.invariants.recorded_process import (
+from tapml.invariants.environment import (
     EAGER_VARIABLE,
     FOLDER_VARIABLE,
     NEEDS_VARIABLE,

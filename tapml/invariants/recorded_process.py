@@ -8,13 +8,8 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
-FOLDER_VARIABLE: Final = "TAPML_INVARIANTS_TRACE"
-NEEDS_VARIABLE: Final = "TAPML_INVARIANTS_NEEDS"
-"""A file with what is to be recorded; everything, if it is not set."""
-EAGER_VARIABLE: Final = "TORCH_COMPILE_DISABLE"
-"""PyTorch runs everything uncompiled if this is 1."""
+from tapml.invariants.environment import FOLDER_VARIABLE, NEEDS_VARIABLE
 
 
 def begin() -> None:

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, STATE, Value
-from tapml.invariants.recorded_process import EAGER_VARIABLE
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError, SetupError

@@ -232,6 +232,7 @@ def test_compiled_code_is_refused_by_name() -> None:
         torch.compile(nn.Linear(2, 2))
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
 def test_a_model_that_was_compiled_before_is_refused_by_name() -> None:
     compiled = torch.compile(nn.Linear(2, 2), backend="eager")
     with recorded(), pytest.raises(SetupError, match=r"Linear was compiled by torch\.compile"):
