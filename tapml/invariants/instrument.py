@@ -567,7 +567,7 @@ def _parts(module: torch.nn.Module) -> set[str]:
 
 def module_name(module: torch.nn.Module) -> str:
     """The API of a module's forward call: its class."""
-    return _api_of(type(module))
+    return _api_of(type(module))  # type: ignore[arg-type]  # mypy takes the hash of its instances
 
 
 @functools.lru_cache(maxsize=1024)

@@ -222,7 +222,7 @@ class Variables:
             if view is None or not place:
                 return digest(tensor)
             self._views[id(tensor)] = place, view
-        return f"{view.sum().item() & _ALL_BITS:016x}"
+        return f"{int(view.sum().item()) & _ALL_BITS:016x}"
 
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
