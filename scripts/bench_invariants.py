@@ -9,13 +9,10 @@ bit.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -223,34 +220,7 @@ def growth() -> dict[str, Any]:
     }
 
 
-def _trace(frame: FrameType, event: str, arg: Any) -> Any:
-    """The least that sees calls and returns of Python functions."""
-    del event, arg
-    frame.f_trace_lines = False
-    return _trace
-
-
-def means() -> dict[str, Any]:
-    """A step of the CNN under each means of seeing it, after figure 10 of the paper."""
-    name, training = "CNN of two layers", cnn()
-    invariants = watched_set(WORKLOADS[name][0])
-    milliseconds = {}
-    for means in ("plain", "watched", "recorded", "sys.settrace"):
-        with ExitStack() as stack:
-            if means == "watched":
-                parts = training.model, training.optimizer
-                stack.enter_context(watch(*parts, invariants=invariants))
-            elif means == "recorded":
-                stack.enter_context(recorded())
-            elif means == "sys.settrace":
-                stack.callback(sys.settrace, sys.gettrace())
-                sys.settrace(_trace)
-            _, seconds = training.run(WORKLOADS[name][1])
-        milliseconds[means] = round(1e3 * statistics.median(seconds[SETTLED:]), 2)
-    return {"part": "invariants", "name": f"means, {name}", "ms": milliseconds, "met": True}
-
-
 def measure() -> list[dict[str, Any]]:
     """All rows."""
     torch.set_num_threads(1)
-    return [*(overhead(name) for name in WORKLOADS), means(), growth()]
+    return [*(overhead(name) for name in WORKLOADS), growth()]
