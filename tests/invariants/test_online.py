@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import urllib.request
@@ -14,7 +15,7 @@ from tapml.invariants.following import follow
 from tapml.invariants.invariant import InvariantSet, write_set
 from tapml.invariants.online import check_command
 from tapml.invariants.record import windows_of
-from tapml.invariants.trace import Trace
+from tapml.invariants.trace import Trace, TraceWriter
 from tests.invariants.conftest import SCRIPT
 
 
@@ -36,6 +37,29 @@ def test_a_trace_that_grows_gives_the_steps_of_the_whole_one(clean: Trace, tmp_p
     whole = list(windows_of(clean.processes))
     assert [each.step for each in found] == [each.step for each in whole]
     assert [len(each.records) for each in found] == [len(each.records) for each in whole]
+
+
+def test_all_ranks_of_a_job_are_followed_together_in_their_order(
+    clean: Trace, tmp_path: Path
+) -> None:
+    (rows,) = clean.processes
+    for name, rank in (("process-1", 1), ("process-2", 0)):
+        writer = TraceWriter(tmp_path)
+        mine = [
+            row._replace(rank=rank, context={**row.context, "world": 2})
+            for row in rows
+            if rank == 0 or row.step < 4
+        ]
+        writer.write(mine, wait=True)
+        writer.close()
+        (tmp_path / f"process-{os.getpid()}.arrow").rename(tmp_path / f"{name}.arrow")
+    windows = list(follow(tmp_path, lambda: True))
+    assert [each.step for each in windows] == list(range(-1, 7))
+    for window in windows:
+        first, second = window.processes
+        assert {record.rank for record in first} == {0}
+        # The other rank died.
+        assert {record.rank for record in second} == ({1} if window.step < 4 else set())
 
 
 def test_a_job_that_never_trains_has_no_steps(tmp_path: Path) -> None:
