@@ -103,7 +103,7 @@ def seen(kind: str, api: str) -> AbstractContextManager[Any]:
     """A block in which calls of an API are not seen, seen alone, or seen with all others."""
     if kind == "plain":
         return nullcontext()
-    needs = Needs(frozenset({api}), {}, frozenset(), gradients=False, batches=False)
+    needs = Needs(frozenset({api}), {}, frozenset(), gradients=False, batches=False, ranks=False)
     watched = kind == "watched"
     repeating = Repeating() if watched else None
     instruments = Instruments(

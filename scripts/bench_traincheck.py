@@ -78,15 +78,15 @@ def _row(folder: Path, python: Path, iterations: int) -> dict[str, Any]:
     script.write_text(SCRIPT.replace("ITERATIONS", str(iterations)), encoding="utf-8")
     theirs, ours = folder / f"theirs-{iterations}", folder / f"ours-{iterations}"
     tools = python.parent
-    collected = _seconds(
+    collected = cpu_seconds(
         *(tools / "traincheck-collect", "-p", script, "--models-to-track", "model"),
         *("--output-dir", theirs),
     )
     found = folder / f"invariants-{iterations}.json"
-    inferred = _seconds(tools / "traincheck-infer", "-f", theirs, "-o", found)
+    inferred = cpu_seconds(tools / "traincheck-infer", "-f", theirs, "-o", found)
     tapml = (sys.executable, "-m", "tapml.cli.main", "invariants")
-    recorded = _seconds(*tapml, "collect", ours, "--", sys.executable, script)
-    whole = _seconds(*tapml, "infer", ours, "--output", folder / f"ours-{iterations}.json")
+    recorded = cpu_seconds(*tapml, "collect", ours, "--", sys.executable, script)
+    whole = cpu_seconds(*tapml, "infer", ours, "--output", folder / f"ours-{iterations}.json")
     trace = read_trace(ours)
     # Relations are found and imported the first time.
     infer([run_of(trace)])
@@ -120,8 +120,8 @@ def _row(folder: Path, python: Path, iterations: int) -> dict[str, Any]:
     }
 
 
-def _seconds(*command: str | Path) -> float:
-    """CPU seconds of a command and its children."""
+def cpu_seconds(*command: str | Path, folder: Path | None = None) -> float:
+    """CPU seconds of a command and its children, run in a folder: it may leave logs there."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     # TrainCheck starts the `python` of the path.
     path = os.pathsep.join([str(Path(command[0]).parent), os.environ.get("PATH", "")])
@@ -131,6 +131,7 @@ def _seconds(*command: str | Path) -> float:
         capture_output=True,
         text=True,
         check=False,
+        cwd=folder,
         env=environment,
     )
     if done.returncode:

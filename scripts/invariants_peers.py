@@ -3,15 +3,17 @@
 python scripts/invariants_peers.py             all cases, as a table
 python scripts/invariants_peers.py --write     into docs/invariants.md
 
-The column of tapml is that of the table of errors, which scripts/invariants_errors.py makes.
-The settings are those of section 5.1 of the paper: spike above 75, trend with a tolerance of 3,
-LOF with 2 neighbours, isolation forest with a contamination of 0.1, z-score above 3. A detector
-sees the series of one run, as a dashboard does; of ranks, those of the first.
+The column of TrainCheck is what scripts/traincheck_errors.py found, that of tapml is of the table
+of errors, which scripts/invariants_errors.py makes. The settings are those of section 5.1 of the
+paper: spike above 75, trend with a tolerance of 3, LOF with 2 neighbours, isolation forest with a
+contamination of 0.1, z-score above 3. A detector sees the series of one run, as a dashboard does;
+of ranks, those of the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -36,6 +38,7 @@ from tapml.isolate.member import Member  # noqa: E402
 from tapml.isolate.pool import Pool  # noqa: E402
 
 DOCUMENT: Final = ROOT / "docs" / "invariants.md"
+TRAINCHECK: Final = ROOT / "scripts" / "training_errors" / "traincheck.jsonl"
 ERRORS: Final = "<!-- errors: begin -->"
 BEGIN: Final = "<!-- peers: begin -->"
 END: Final = "<!-- peers: end -->"
@@ -151,6 +154,26 @@ def told_by_tapml() -> dict[str, tuple[str, bool]]:
     return {row[0]: (f"{row[step]}, {row[cause]}", row[twin] != "0") for row in rows[2:]}
 
 
+def told_by_traincheck() -> dict[str, dict[str, Any]]:
+    """By case that was run: what TrainCheck found."""
+    lines = TRAINCHECK.read_text("utf-8").splitlines() if TRAINCHECK.exists() else []
+    return {each["id"]: each for each in map(json.loads, lines)}
+
+
+def cell_of_traincheck(found: dict[str, Any] | None) -> str:
+    """How many invariants the error violates and its twin does not, and how many the twin does."""
+    if found is None:
+        return "not run"
+    if "failed" in found:
+        return "fails"
+    first = found["first_step"]
+    seen = f"{found['alone']} more" if found["alone"] else "-"
+    if found["alone"] and first is not None:
+        # It counts from 1 on.
+        seen += f", step {first - 1}" if first else ", set-up"
+    return seen + (f" (twin: {found['twin']})" if found["twin"] else "")
+
+
 def main() -> int:
     """Run the cases and print the table."""
     parser = argparse.ArgumentParser(
@@ -159,8 +182,9 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", help="ids; all by default")
     parser.add_argument("--write", action="store_true", help="write the table into the document")
     arguments = parser.parse_args()
-    ours = told_by_tapml()
-    lines = [f"| id | tapml | {' | '.join(DETECTORS)} |", "|---" * (len(DETECTORS) + 2) + "|"]
+    ours, theirs = told_by_tapml(), told_by_traincheck()
+    names = " | ".join(["id", "tapml", "TrainCheck", *DETECTORS])
+    lines = [f"| {names} |", "|---" * (len(DETECTORS) + 3) + "|"]
     told = dict.fromkeys(DETECTORS, 0)
     noisy = dict.fromkeys(DETECTORS, 0)
     chosen = [case for name, case in CASES.items() if name in (arguments.cases or CASES)]
@@ -174,15 +198,28 @@ def main() -> int:
                 noisy[name] += false is not None
                 shown = "-" if alarm is None else f"step {alarm}"
                 cells.append(shown if false is None else f"{shown} (twin: step {false})")
-            lines.append(f"| {case.id} | {ours[case.id][0]} | {' | '.join(cells)} |")
+            first = [case.id, ours[case.id][0], cell_of_traincheck(theirs.get(case.id))]
+            lines.append(f"| {' | '.join([*first, *cells])} |")
             print(lines[-1], flush=True)
     mine = [ours[case.id] for case in chosen]
     right = sum("not seen" not in said and not twin for said, twin in mine)
-    for says, own, counts in (
-        ("alarm, and none on the twin", right, told),
-        ("twins with an alarm", sum(twin for _, twin in mine), noisy),
+    ran = [each for each in theirs.values() if "failed" not in each]
+    for says, own, other, counts in (
+        (
+            "alarm, and none on the twin",
+            right,
+            sum(each["alone"] > 0 and not each["twin"] for each in ran),
+            told,
+        ),
+        (
+            "twins with an alarm",
+            sum(twin for _, twin in mine),
+            sum(each["twin"] > 0 for each in ran),
+            noisy,
+        ),
     ):
-        lines.append(f"| {says} | {own} | {' | '.join(str(counts[name]) for name in DETECTORS)} |")
+        cells = [says, str(own), f"{other} of {len(ran)}", *(str(counts[n]) for n in DETECTORS)]
+        lines.append(f"| {' | '.join(cells)} |")
     print("\n".join(lines[-2:]))
     if arguments.write:
         path = DOCUMENT

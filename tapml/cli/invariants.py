@@ -27,6 +27,7 @@ examples:
   tapml invariants check train.invariants other-trace --report violations.html
   tapml invariants collect ranks -- torchrun --nproc-per-node 2 train.py
   tapml invariants show train.invariants
+  tapml invariants merge one.invariants two.invariants --output both.invariants
 """
 _COLLECT_EPILOG: Final = """\
 examples:
@@ -48,12 +49,22 @@ been right.
 
 exit codes: 0 learned; 2 usage or input
 """
+_MERGE_EPILOG: Final = """\
+examples:
+  tapml invariants merge one.invariants pytorch --output both.invariants
+  tapml invariants merge train.invariants --suppress 3f2a91c0 --select 100 --output short.invariants
+
+exit codes: 0 written; 2 usage or input
+"""
 _CHECK_EPILOG: Final = """\
 examples:
   tapml invariants check train.invariants trace
   tapml invariants check train.invariants -- python train.py
+  tapml invariants check train.invariants --on-violation stop --port 0 -- python train.py
   tapml invariants check train.invariants trace --report violations.html --json
   tapml invariants check train.invariants trace --suppress 3f2a91c0 --select 100
+
+A command is checked while it trains, with all its ranks, and needs no change.
 
 exit codes: 0 nothing is violated; 1 violations; 2 usage, input, or the command failed
 """
@@ -73,6 +84,7 @@ def add_parser(subparsers: Any) -> None:
     _add_collect(actions)
     _add_infer(actions)
     _add_check(actions)
+    _add_merge(actions)
     show: argparse.ArgumentParser = actions.add_parser(
         "show",
         help="print the invariants of a set as sentences",
@@ -120,13 +132,42 @@ def _add_check(actions: Any) -> None:
     )
     _add_set(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page")
+    parser.add_argument(
+        "--on-violation",
+        choices=("report", "warn", "stop"),
+        help="of a command: report at its end, warn at once (default), or stop it",
+    )
+    parser.add_argument(
+        "--port",
+        type=number("a port of 0 to 65535", int, 0, 65535),
+        help="of a command: serve a live page on this machine while it runs; 0 takes a free port",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     _add_command(parser, "TRACE | -- COMMAND", "a recorded run, or a command that trains")
     parser.set_defaults(run=_check)
 
 
+def _add_merge(actions: Any) -> None:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        "merge",
+        help="make one set of several, or a shorter one",
+        description="Make one set of several; equal invariants become one, most telling first.",
+        epilog=_MERGE_EPILOG,
+    )
+    parser.add_argument("sets", type=Path, nargs="+", metavar="SET", help="sets of invariants")
+    parser.add_argument(
+        "--output", "-o", type=Path, required=True, metavar="FILE", help="the new set's file"
+    )
+    _add_choice(parser)
+    parser.set_defaults(run=_merge)
+
+
 def _add_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("set", type=Path, help="a file written by `tapml invariants infer`")
+    parser.add_argument("set", type=Path, help="a file of `infer`, or `pytorch`, which ships")
+    _add_choice(parser)
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suppress",
         action="append",
@@ -169,19 +210,21 @@ def _recorded(command: list[str], folder: Path, *, eager: bool) -> Collected:
     from tapml.invariants.launch import collect
 
     collected = collect(command, folder, eager=eager)
+    _tell_end(command, collected.exit_code, trained=collected.trace is not None)
+    return collected
+
+
+def _tell_end(command: list[str], exit_code: int, *, trained: bool) -> None:
+    """Say that a command failed or made no training step."""
     shown = shlex.join(command)
-    if collected.exit_code:
-        print(
-            f"tapml: the command ended with exit code {collected.exit_code}: {shown}",
-            file=sys.stderr,
-        )
-    elif collected.trace is None:
+    if exit_code:
+        print(f"tapml: the command ended with exit code {exit_code}: {shown}", file=sys.stderr)
+    elif not trained:
         print(
             f"tapml: {shown} made no training step: expected a model's forward call and "
             "optimizer.step() in a Python process with PyTorch",
             file=sys.stderr,
         )
-    return collected
 
 
 def _infer(arguments: argparse.Namespace) -> int:
@@ -218,10 +261,25 @@ def _infer(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _merge(arguments: argparse.Namespace) -> int:
+    """Make one set of several."""
+    from tapml.invariants.invariant import merged, read_set, write_set
+
+    found = _chosen(arguments, merged([read_set(path) for path in arguments.sets]))
+    write_set(found, arguments.output)
+    count = counted(len(found.invariants), "invariant")
+    print(f"{arguments.output}: {count} of {counted(len(arguments.sets), 'set')}")
+    return 0
+
+
 def _read(arguments: argparse.Namespace) -> InvariantSet:
     from tapml.invariants.invariant import read_set
 
-    found = read_set(arguments.set)
+    return _chosen(arguments, read_set(arguments.set))
+
+
+def _chosen(arguments: argparse.Namespace, found: InvariantSet) -> InvariantSet:
+    """A set without what is suppressed, and of it what is selected."""
     shortest = min(map(len, arguments.suppress), default=4)
     if shortest < 4:
         raise InputError("--suppress takes at least the first 4 letters of an id")
@@ -231,28 +289,40 @@ def _read(arguments: argparse.Namespace) -> InvariantSet:
 
 def _check(arguments: argparse.Namespace) -> int:
     """Test a run; 1 if it violates an invariant."""
-    from tempfile import TemporaryDirectory
-
     from tapml.durable.files import write_text
-    from tapml.invariants.checking import check_trace
-    from tapml.invariants.page import render
-    from tapml.invariants.trace import read_trace
 
     words: list[str] = arguments.words
     # A single word that is no program is the folder of a trace.
     stored = len(words) == 1 and (Path(words[0]).is_dir() or shutil.which(words[0]) is None)
     found = _read(arguments)
     failed = False
-    if not stored:
-        with TemporaryDirectory(prefix="tapml-invariants-") as folder:
-            collected = _recorded(words, Path(folder), eager=arguments.eager)
-            if collected.trace is None:
-                return EXIT_USAGE
-            failed = collected.exit_code != 0
-            report = check_trace(collected.trace, found, name=shlex.join(words))
-    else:
+    if stored:
+        from tapml.invariants.checking import check_trace
+        from tapml.invariants.trace import read_trace
+
+        if arguments.on_violation is not None or arguments.port is not None:
+            raise InputError("--on-violation and --port need a command: -- python train.py")
         report = check_trace(read_trace(Path(words[0])), found)
+    else:
+        from tapml.invariants.online import check_command
+
+        checked = check_command(
+            words,
+            found,
+            eager=arguments.eager,
+            on_violation=arguments.on_violation or "warn",
+            port=arguments.port,
+            tell=lambda line: print(f"tapml: {line}", file=sys.stderr, flush=True),
+        )
+        if not checked.stopped:
+            _tell_end(words, checked.exit_code, trained=checked.report is not None)
+            failed = checked.exit_code != 0
+        if checked.report is None:
+            return EXIT_USAGE
+        report = checked.report
     if arguments.report is not None:
+        from tapml.invariants.page import render
+
         write_text(arguments.report, render(report))
     if arguments.json:
         print(json.dumps(report.to_json(), indent=1, allow_nan=False))
@@ -279,7 +349,7 @@ def _print(report: CheckReport) -> None:
         hidden = len(cause.findings) - _FINDINGS_SHOWN
         if hidden > 0:
             print(f"  and {hidden} more (--json or --report shows them)")
-    print(f"{report.headline}; {len(report.idle)} did not apply")
+    print(f"{report.headline}; {report.idle_text}")
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -27,7 +27,6 @@ from tapml_targets.installed import (
     package_hint,
     package_version,
 )
-from tapml_targets.platforms import DEFAULT_PLATFORM
 
 # Each module has add_parser(subparsers), which sets `run`: arguments -> exit code.
 COMMANDS: Final = (
@@ -119,8 +118,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}.{hint} See `{self.prog} --help`.\n")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Build the command line's parser."""
+def make_parser(command: str = "") -> argparse.ArgumentParser:
+    """Build the command line's parser: of one command, or of all.
+
+    Importing what all commands take costs more time than a short one runs.
+    """
     parser = _Parser(
         prog="tapml",
         description="Move a model to a new device, one operator at a time, and show that it works.",
@@ -134,7 +136,7 @@ def make_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
-    for name in COMMANDS:
+    for name in (command,) if command in COMMANDS else COMMANDS:
         importlib.import_module(f"tapml.cli.{name}").add_parser(subparsers)
     return parser
 
@@ -142,8 +144,10 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = argparse.Namespace(debug=False)
+    words = sys.argv[1:] if argv is None else argv
+    first = next((word for word in words if word != "--debug"), "")
     try:
-        arguments = make_parser().parse_args(argv)
+        arguments = make_parser(first).parse_args(argv)
         with ended_by_sigterm():
             return int(arguments.run(arguments))
     except KeyboardInterrupt as interrupt:
@@ -178,6 +182,8 @@ def _explain_missing(module: str) -> str:
     package = {"zmq": "pyzmq"}.get(module, module)
     said = f"this command needs the Python package {package!r}, which is not installed"
     if package not in BASE_PACKAGES:
+        from tapml_targets.platforms import DEFAULT_PLATFORM
+
         extra = "invariants" if module == "pyarrow" else DEFAULT_PLATFORM
         return f"{said}; install the toolkit: {install_hint('host', extra)}"
     beside = f", or {WITHOUT_PYZMQ}" if package == "pyzmq" else ""

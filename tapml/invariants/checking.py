@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -13,13 +13,16 @@ from tapml.durable.strict_json import to_strict
 from tapml.invariants.invariant import Invariant, InvariantSet
 from tapml.invariants.precondition import ALWAYS, applies, text_of
 from tapml.invariants.record import BEFORE_TRAINING, Record, Window, windows_of
-from tapml.invariants.relation import Memory, Relation, relations
+from tapml.invariants.relation import Memory, Relation, relations, short_name
 from tapml.invariants.trace import Trace
 from tapml.runs.wording import counted
 
 FORMAT: Final = "tapml-invariants-check/1"
+OnViolation: TypeAlias = Literal["report", "warn", "stop"]
+"""What is done when a violation is found in a run that goes on."""
 _SUBJECTS: Final = 8
 _VALUES: Final = 12
+_APIS: Final = 3
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -107,6 +110,7 @@ class Checker:
         self._last: list[_Examined] = []
         self._special: list[_Examined] = []
         self._again = 0
+        self._called: set[str] = set()
 
     @property
     def applied(self) -> Counter[str]:
@@ -121,6 +125,7 @@ class Checker:
     def check(self, window: Window) -> list[Finding]:
         """Test a window; returns the findings that are new in it."""
         counted = self.applied
+        self._called |= window.by_name.keys()
         self._last = [(test, *self._examine(test, window)) for test in self._tests]
         self._special = [each for each in self._last if each[2] or each[0].relation.batches]
         return [new for found in self._last for new in self._count(counted, *found)]
@@ -142,6 +147,13 @@ class Checker:
         for test in self._tests:
             if not test.relation.batches:
                 self._examine(test, window)
+
+    def never_called(self) -> tuple[str, ...]:
+        """APIs that rules are about and the run has not called."""
+        wanted = {
+            name for test in self._tests for name in test.relation.calls(test.invariant.params)
+        }
+        return tuple(sorted(wanted - self._called))
 
     def _examine(self, test: _Test, window: Window) -> tuple[int, list[Violation]]:
         """How often a rule applies in a window, and where it does not hold."""
@@ -265,6 +277,8 @@ class CheckReport:
         Invariants that never applied, for example because the run calls another API.
     notes
         What was incomplete about the run.
+    never_called
+        APIs that invariants are about and the run does not call.
     """
 
     run: str
@@ -274,6 +288,7 @@ class CheckReport:
     held: int
     idle: tuple[Invariant, ...]
     notes: tuple[str, ...] = ()
+    never_called: tuple[str, ...] = ()
 
     @property
     def violated(self) -> int:
@@ -293,6 +308,18 @@ class CheckReport:
             f"first in {step_text(first)}: {counted(len(self.causes), 'likely cause')}"
         )
 
+    @property
+    def idle_text(self) -> str:
+        """How many invariants did not apply, and which APIs the run does not call."""
+        said = f"{len(self.idle)} did not apply"
+        if not self.idle or not self.never_called:
+            return said
+        shown = ", ".join(map(short_name, self.never_called[:_APIS]))
+        more = len(self.never_called) - _APIS
+        return (
+            f"{said}, the run does not call {shown}{f' and {more} more APIs' if more > 0 else ''}"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for strict JSON, format ``tapml-invariants-check/1``."""
         return {
@@ -304,6 +331,7 @@ class CheckReport:
             "violated": self.violated,
             "held": self.held,
             "not_applicable": [each.id for each in self.idle],
+            "never_called": list(self.never_called),
             "causes": [each.to_json() for each in self.causes],
             "notes": list(self.notes),
         }
@@ -322,7 +350,9 @@ def report_of(
     idle = tuple(each for each in checker.set.invariants if not applied[each.id])
     held = len(checker.set.invariants) - len(idle) - len(checker.findings)
     causes = grouped(checker.findings.values())
-    return CheckReport(run, steps, tuple(ranks), causes, held, idle, tuple(notes))
+    return CheckReport(
+        run, steps, tuple(ranks), causes, held, idle, tuple(notes), checker.never_called()
+    )
 
 
 def check_trace(trace: Trace, invariants: InvariantSet, *, name: str = "") -> CheckReport:
@@ -331,3 +361,10 @@ def check_trace(trace: Trace, invariants: InvariantSet, *, name: str = "") -> Ch
     for window in windows_of(trace.processes):
         checker.check(window)
     return report_of(checker, name or trace.folder.name, trace.steps, trace.ranks, trace.notes)
+
+
+def said(finding: Finding) -> str:
+    """A finding in one line: where, what was found, what was expected."""
+    first = finding.first
+    where = f"{first.source}: " if first.source else ""
+    return f"{where}{step_text(first.step)}: {first.found}. Expected: {finding.invariant.text}"

@@ -90,6 +90,7 @@ class FunctionMode(TorchFunctionMode):
         self._recorder = recorder
         self._needs = needs
         self._only = None if needs is None else needs.functions
+        self._whole = frozenset() if needs is None else needs.whole
         # Of an optimizer step in which it may stop listening: what it still waits for.
         self._awaited: set[str] | None = None
         self._listened: dict[str, set[str]] = {}
@@ -114,19 +115,18 @@ class FunctionMode(TorchFunctionMode):
         if name == "":
             return func(*args, **kwargs)
         recorder = self._recorder
+        if self._awaited is not None and name is not None and name not in self._whole:
+            self._hears_in_step(name)
+            return func(*args, **kwargs)
         if recorder.muted or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         if name is None:
             name = self._names[func] = self._name(func)
         if not name or self._repeats(name):
             return func(*args, **kwargs)
-        awaited = self._awaited
-        if awaited is not None:
-            awaited.discard(name)
-            if not awaited:
-                # Here this mode itself is off the stack.
-                self._stop_hearing(others=_len_torch_function_stack())
-        if self._needs is not None and name not in self._needs.whole:
+        if self._awaited is not None:
+            self._heard(name, self._awaited)
+        if self._needs is not None and name not in self._whole:
             recorder.touch(name)
             return func(*args, **kwargs)
         number = recorder.enter(name, self._called(args, kwargs))
@@ -137,6 +137,20 @@ class FunctionMode(TorchFunctionMode):
             raise
         recorder.leave(number, self._gave(result))
         return result
+
+    def _hears_in_step(self, name: str) -> None:
+        """An optimizer step that may stop being heard calls a function: seen once is enough."""
+        awaited = self._awaited
+        if awaited is not None and name not in self._in_step:
+            self._in_step.add(name)
+            self._recorder.touch(name)
+            self._heard(name, awaited)
+
+    def _heard(self, name: str, awaited: set[str]) -> None:
+        awaited.discard(name)
+        if not awaited:
+            # Here this mode itself is off the stack.
+            self._stop_hearing(others=_len_torch_function_stack())
 
     def optimizer_begins(self, name: str, parameters: Sequence[torch.Tensor]) -> None:
         """An optimizer steps: when what is needed of it was seen, the rest runs unheard.
@@ -154,6 +168,8 @@ class FunctionMode(TorchFunctionMode):
         elif heard:
             self._hearing = name
             self._awaited = set(heard)
+            self._step = self._recorder.open_calls()[-1].number
+            self._in_step.clear()
         else:
             self._stop_hearing(others=_len_torch_function_stack() - 1)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tapml.invariants.invariant import FORMAT, Invariant, InvariantSet, sentence
+from tapml.invariants.invariant import FORMAT, Invariant, InvariantSet, ranked, sentence
 from tapml.invariants.precondition import applies, deduce
 from tapml.invariants.record import Window, windows_of
 from tapml.invariants.relation import Example, Memory, Params, Relation, relations
@@ -17,9 +17,6 @@ from tapml.runs.wording import counted
 from tapml_targets.errors import InputError
 
 _LEAST_STEPS: Final = 2
-
-# The order of a set: rules that name causes, then the loop, then state, then single APIs.
-_ORDER: Final = ("APISequence", "Consistent", "VarPeriodicChange", "EventContain", "APIOutput")
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,7 @@ def infer(
                 if invariant is not None:
                     found.append(invariant)
             progress(relation.name, len(found) - before)
-    found.sort(key=_place)
-    return InvariantSet(FORMAT, [run.name for run in runs], found)
+    return ranked(InvariantSet(FORMAT, [run.name for run in runs], found))
 
 
 @contextmanager
@@ -125,16 +121,4 @@ def _learn(relation: Relation, params: Params, runs: Sequence[Run]) -> Invariant
         sum(held),
         sum(count > 0 for count in held),
         sentence(relation.name, params, precondition),
-    )
-
-
-def _place(invariant: Invariant) -> tuple[int, int, int, str]:
-    relation = relations()[invariant.relation]
-    known = invariant.relation in _ORDER
-    order = _ORDER.index(invariant.relation) if known else len(_ORDER)
-    return (
-        -1 if relation.structural else order,
-        -invariant.runs,
-        -invariant.examples,
-        invariant.id,
     )

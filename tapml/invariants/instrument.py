@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
+from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.functions import FunctionMode, seen_by_others
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
@@ -46,8 +47,6 @@ from tapml.invariants.recorder import Recorder, current
 from tapml.invariants.summaries import Shared, digest_of_all, summarise_call, summarise_result
 from tapml.invariants.variables import Variables
 from tapml_targets.errors import SetupError
-
-EAGER_VARIABLE: Final = "TORCH_COMPILE_DISABLE"
 
 COLLECTIVES: Final = [
     "all_gather",
@@ -257,7 +256,8 @@ class Instruments:
             recorder.touch(name)
             self._modules.append((module, recorder.enter_blind(name)))
             return
-        with recorder.aside():
+        # What is looked at here calls nothing that is wrapped.
+        with torch._C.DisableTorchFunction():
             fields: dict[str, Value] = {}
             mark = ""
             if not outer and _is_model(module):
@@ -297,10 +297,14 @@ class Instruments:
         if self._modules and recorder.blind:
             recorder.leave(number, {})
             return
-        with recorder.aside():
-            fields = self._called((), kwargs) | self._gave(output)
+        with torch._C.DisableTorchFunction():
+            # In a watched run, equal results have one object, which nobody changes.
+            fields = self._gave(output)
+            if kwargs:
+                fields = self._called((), kwargs) | fields
             if isinstance(output, torch.Tensor) and output.numel() == 1:
-                fields["result.finite"] = bool(torch.isfinite(output.detach()))
+                finite = bool(torch.isfinite(output.detach()))
+                fields = {**fields, "result.finite": finite}
             recorder.leave(number, fields)
             if not self._modules and self._whole is not None:
                 whole, self._whole = self._whole, None
@@ -416,6 +420,7 @@ class Instruments:
             self._follow_mode()
             before = self.variables.gradients(ZERO_GRAD)
             parameters = _parameters_of(args[0])
+            gradients = self.variables.gradient_state(parameters)
         quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
 
         def run() -> None:
@@ -424,8 +429,6 @@ class Instruments:
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, ZERO_GRAD)
 
-        with self.recorder.aside():
-            gradients = self.variables.gradient_state(parameters)
         fields = summarise_call(args[1:], kwargs)
         self._call(ZERO_GRAD, run, {**fields, "gradients": gradients})
 
@@ -564,7 +567,11 @@ def _parts(module: torch.nn.Module) -> set[str]:
 
 def module_name(module: torch.nn.Module) -> str:
     """The API of a module's forward call: its class."""
-    kind = type(module)
+    return _api_of(type(module))  # type: ignore[arg-type]  # mypy takes the hash of its instances
+
+
+@functools.lru_cache(maxsize=1024)
+def _api_of(kind: type[torch.nn.Module]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}.forward"
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from tapml.durable.files import write_bytes
 from tapml.invariants.precondition import Precondition, text_of
-from tapml.invariants.relation import Params, relation_named
+from tapml.invariants.relation import Params, relation_named, relations
 from tapml_targets.errors import InputError
 
 FORMAT: Final = "tapml-invariants/1"
@@ -21,6 +21,8 @@ CURATED: Final = {
 """Sets that come with tapml, by name."""
 _LARGEST_FILE: Final = 256 << 20
 _ID_LETTERS: Final = 12
+# The order of a set: rules that name causes, then the loop, then state, then single APIs.
+_ORDER: Final = ("APISequence", "Consistent", "VarPeriodicChange", "EventContain", "APIOutput")
 
 
 class Invariant(msgspec.Struct, frozen=True):
@@ -144,7 +146,7 @@ def read_set(path: Path) -> InvariantSet:
 
 
 def merged(sets: Sequence[InvariantSet]) -> InvariantSet:
-    """One set of several: invariants that say the same are one, and their examples add up."""
+    """One set of several, ranked; invariants that say the same are one, and examples add up."""
     found: dict[str, Invariant] = {}
     for each in sets:
         for one in each.invariants:
@@ -156,4 +158,22 @@ def merged(sets: Sequence[InvariantSet]) -> InvariantSet:
                     one, examples=one.examples + other.examples, runs=one.runs + other.runs
                 )
             )
-    return InvariantSet(FORMAT, [run for each in sets for run in each.runs], list(found.values()))
+    runs = [run for each in sets for run in each.runs]
+    return ranked(InvariantSet(FORMAT, runs, list(found.values())))
+
+
+def ranked(found: InvariantSet) -> InvariantSet:
+    """The set with the most telling invariants first."""
+    return msgspec.structs.replace(found, invariants=sorted(found.invariants, key=_place))
+
+
+def _place(invariant: Invariant) -> tuple[int, int, int, str]:
+    relation = relations()[invariant.relation]
+    known = invariant.relation in _ORDER
+    order = _ORDER.index(invariant.relation) if known else len(_ORDER)
+    return (
+        -1 if relation.structural else order,
+        -invariant.runs,
+        -invariant.examples,
+        invariant.id,
+    )

@@ -6,19 +6,22 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from tapml.durable.files import writing
-from tapml.invariants.recorded_process import FOLDER_VARIABLE
+from tapml.invariants.environment import (
+    EAGER_VARIABLE,
+    FOLDER_VARIABLE,
+    NEEDS_VARIABLE,
+)
 from tapml.invariants.trace import SUFFIX, Trace, read_trace
 from tapml.isolate.child import end_with_parent
 from tapml_targets.errors import InputError, SetupError
 
-EAGER_VARIABLE: Final = "TORCH_COMPILE_DISABLE"
 _GRACE_SECONDS: Final = 10.0
 
 
@@ -32,13 +35,23 @@ class Collected:
         What it did; None if it made no training step.
     exit_code
         The command's.
+    stopped
+        Whether it was ended because what looked on asked for it.
     """
 
     trace: Trace | None
     exit_code: int
+    stopped: bool = False
 
 
-def collect(command: Sequence[str], folder: Path, *, eager: bool = False) -> Collected:
+def collect(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    eager: bool = False,
+    needs: Path | None = None,
+    look_on: Callable[[Callable[[], bool]], bool] | None = None,
+) -> Collected:
     """Run a command with recording; its output goes where this process's goes.
 
     Parameters
@@ -49,6 +62,11 @@ def collect(command: Sequence[str], folder: Path, *, eager: bool = False) -> Col
         The trace's folder. An earlier trace in it is replaced.
     eager
         Run without ``torch.compile``.
+    needs
+        A file with :class:`~tapml.invariants.needs.Needs` as JSON: record no more than these.
+    look_on
+        Called while the command runs, with what tells whether it has ended; the command goes on
+        if it returns True, and is ended if False.
 
     Raises
     ------
@@ -65,12 +83,16 @@ def collect(command: Sequence[str], folder: Path, *, eager: bool = False) -> Col
     _clear(folder)
     run = subprocess.Popen(
         [program, *command[1:]],
-        env=_environment(folder, eager=eager),
+        env=_environment(folder, eager=eager, needs=needs),
         # One group, so that ranks that outlive their launcher are found at the end.
         start_new_session=True,
         preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - before threads exist
     )
+    stopped = False
     try:
+        if look_on is not None and not look_on(lambda: run.poll() is not None):
+            stopped = True
+            _end(run, signal.SIGTERM)
         code = run.wait()
     except BaseException:
         _end(run, signal.SIGINT)
@@ -78,7 +100,7 @@ def collect(command: Sequence[str], folder: Path, *, eager: bool = False) -> Col
     finally:
         _end(run, signal.SIGTERM)
     trained = any(folder.glob(f"*{SUFFIX}"))
-    return Collected(read_trace(folder) if trained else None, code)
+    return Collected(read_trace(folder) if trained else None, code, stopped)
 
 
 def _clear(folder: Path) -> None:
@@ -92,7 +114,7 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _environment(folder: Path, *, eager: bool) -> dict[str, str]:
+def _environment(folder: Path, *, eager: bool, needs: Path | None) -> dict[str, str]:
     boot = Path(__file__).parent / "boot"
     packages = [
         str(Path(str(import_module(name).__file__)).parent.parent)
@@ -104,6 +126,8 @@ def _environment(folder: Path, *, eager: bool) -> dict[str, str]:
     )
     variables[FOLDER_VARIABLE] = str(folder.resolve())
     variables["TAPML_INVARIANTS_PACKAGES"] = os.pathsep.join(dict.fromkeys(packages))
+    if needs is not None:
+        variables[NEEDS_VARIABLE] = str(needs.resolve())
     if eager:
         variables[EAGER_VARIABLE] = "1"
     return variables

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.relation import relations
+
+RANKS: Final = "ranks"
+"""The mode of invariants that compare ranks."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Needs:
         Whether a precondition asks for the gradient of a variable.
     batches
         Whether they compare batches.
+    ranks
+        Whether they compare variables of ranks: digests of all bytes instead of a faster sum.
     """
 
     whole: frozenset[str]
@@ -34,6 +40,7 @@ class Needs:
     inside: frozenset[str]
     gradients: bool
     batches: bool
+    ranks: bool
 
     @property
     def functions(self) -> frozenset[str]:
@@ -66,4 +73,5 @@ def needs_of(invariants: InvariantSet) -> Needs:
         frozenset().union(*contents.values()),
         "grad" in fields,
         batches,
+        any(each.params.get("mode") == RANKS for each in invariants.invariants),
     )

@@ -16,30 +16,34 @@ _IDLE_SHOWN: Final = 200
 
 
 def render(report: CheckReport, *, version: int | None = None) -> str:
-    """The page of a check; with a version, of one that goes on."""
+    """The page of a check; with a version, of one that goes on.
+
+    Numbers that change with every step are in the live headline alone.
+    """
+    live = version is not None
     ranks = ", ".join(map(str, report.ranks))
     status = {"status": "fail" if report.violated else "pass", "text": str(report.violated)}
-    sections: list[Section] = [
-        {
-            "id": "summary",
-            "title": "Result",
-            "text": list(report.notes),
-            "table": (
-                ["run", "steps", "ranks", "violated", "held", "did not apply"],
-                [[report.run, report.steps, ranks, status, report.held, len(report.idle)]],
-            ),
-        }
-    ]
+    result: Section = {
+        "id": "summary",
+        "title": "Result",
+        "text": list(report.notes),
+        "table": (
+            ["run", "steps", "ranks", "violated", "held", "did not apply"],
+            [[report.run, report.steps, ranks, status, report.held, len(report.idle)]],
+        ),
+    }
+    sections: list[Section] = [] if live else [result]
     for number, cause in enumerate(report.causes, 1):
         sections += _cause(number, cause)
-    if report.idle:
+    if report.idle and not live:
         sections.append(
             {
                 "id": "idle",
                 "title": "Invariants that did not apply",
                 "text": [
                     "The run never came to what they are about: it calls other APIs, or a "
-                    "precondition never held."
+                    "precondition never held.",
+                    *([f"{report.idle_text}."] if report.never_called else []),
                 ],
                 "table": (
                     ["invariant", "relation"],
@@ -114,7 +118,7 @@ def _excerpt(source: str) -> list[list[Cell]]:
     at = int(line)
     first = max(at - _AROUND, 1)
     return [
-        [{"status": "fail", "text": str(n)} if n == at else str(n), _indented(text)]
+        [{"status": "fail", "text": str(n)} if n == at else str(n), {"code": _indented(text)}]
         for n, text in enumerate(lines[first - 1 : at + _AROUND], first)
     ]
 

@@ -8,21 +8,25 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
-FOLDER_VARIABLE: Final = "TAPML_INVARIANTS_TRACE"
+from tapml.invariants.environment import FOLDER_VARIABLE, NEEDS_VARIABLE
 
 
 def begin() -> None:
     """Record this process until it ends; called once, when PyTorch has been imported."""
+    import msgspec
+
     from tapml.invariants.instrument import Instruments
+    from tapml.invariants.needs import Needs
     from tapml.invariants.recorder import Recorder
     from tapml.invariants.trace import TraceWriter
 
     writer = TraceWriter(Path(os.environ[FOLDER_VARIABLE]))
     recorder = Recorder(writer)
     stack = contextlib.ExitStack()
-    stack.enter_context(Instruments(recorder).installed())
+    needs = os.environ.get(NEEDS_VARIABLE)
+    only = None if needs is None else msgspec.json.decode(Path(needs).read_bytes(), type=Needs)
+    stack.enter_context(Instruments(recorder, needs=only).installed())
     failure: list[str] = []
     report = sys.excepthook
 

@@ -188,7 +188,7 @@ def read_trace(folder: Path) -> Trace:
     notes: list[str] = []
     processes = []
     for path in files:
-        rows = tuple(_rows(path, notes))
+        rows = tuple(rows_of(path, notes))
         if rows:
             processes.append(rows)
             if rows[-1].kind != END:
@@ -224,7 +224,7 @@ def hold_new(folder: Path, rank: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         # A file that another rank is beginning may have no row yet.
-        first = next(_rows(path, []), None) if path.stat().st_size else None
+        first = next(rows_of(path, []), None) if path.stat().st_size else None
         if first is not None and first.rank == rank:
             raise InputError(
                 f"{folder} holds the trace of an earlier run in {path.name}; give each run a "
@@ -232,9 +232,28 @@ def hold_new(folder: Path, rank: int) -> None:
             )
 
 
-def _rows(path: Path, notes: list[str]) -> Iterator[Row]:
+def rows_of(path: Path, notes: list[str], source: pa.NativeFile | None = None) -> Iterator[Row]:
+    """The rows of a file of a trace.
+
+    Parameters
+    ----------
+    path
+        Its name.
+    notes
+        Takes a sentence about what is missing.
+    source
+        What to read, if not the whole file as it is.
+
+    Raises
+    ------
+    InputError
+        As of :func:`read_trace`.
+    """
     try:
-        with pa.memory_map(str(path)) as file, ipc.open_stream(file) as stream:
+        with (
+            pa.memory_map(str(path)) if source is None else source as file,
+            ipc.open_stream(file) as stream,
+        ):
             _check_format(path, stream.schema)
             while True:
                 try:
@@ -244,7 +263,7 @@ def _rows(path: Path, notes: list[str]) -> Iterator[Row]:
                 except (OSError, pa.ArrowInvalid):
                     notes.append(f"{path.name} was cut; what came before the cut is used")
                     return
-                yield from _rows_of(batch)
+                yield from _rows_in(batch)
     except (OSError, pa.ArrowInvalid) as error:
         if path.stat().st_size == 0:
             notes.append(f"{path.name} is empty: its process was killed before the first step")
@@ -265,7 +284,7 @@ def _check_format(path: Path, schema: pa.Schema) -> None:
         raise InputError(f"{path} has the columns {schema.names}; expected {list(_COLUMNS)}")
 
 
-def _rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+def _rows_in(batch: pa.RecordBatch) -> Iterator[Row]:
     columns: list[list[Any]] = []
     for name in _COLUMNS:
         column = batch.column(_COLUMNS.index(name))

@@ -6,19 +6,22 @@ a parameter without its version counter.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import is_
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, STATE, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, SetupError
 
 _ALL_BITS: Final = (1 << 64) - 1
 _FIRST: Final = 64
@@ -53,14 +56,15 @@ class Variables:
     ----------
     needs
         What a watched run has to see. None digests every byte before and after each step, and
-        records each change. Else an order-insensitive hash tells changes, what changed between two
-        steps counts as changed by the second, a kind of change is noted once for each call, and
-        the modules are walked once a step.
+        records each change. Else an order-insensitive hash tells changes, unless ranks are
+        compared, what changed between two steps counts as changed by the second, a kind of change
+        is noted once for each call, and the modules are walked once a step.
     """
 
     def __init__(self, needs: Needs | None = None) -> None:
         self._needs = needs
         self._walked: list[Variable] | None = None
+        self._parameters: list[Variable] = []
         self._structure: _Structure | None = None
         self._last: dict[int, str] = {}
         self._views: dict[int, tuple[int, torch.Tensor]] = {}
@@ -74,10 +78,19 @@ class Variables:
         self._numbered = 0
 
     def add_model(self, model: torch.nn.Module) -> None:
-        """A model ran as a whole; parts of known models are not models of their own."""
+        """A model ran as a whole; parts of known models are not models of their own.
+
+        Raises SetupError if it was compiled before the recording began.
+        """
         known = self.models()
         if any(part is model for each in known for part in each.modules()):
             return
+        if any(map(_compiled, model.modules())):
+            raise SetupError(
+                f"{type(getattr(model, '_orig_mod', model)).__name__} was compiled by "
+                "torch.compile, whose code a recording cannot see; train the model uncompiled, or "
+                f"set {EAGER_VARIABLE}=1"
+            )
         parts = {id(part) for part in model.modules()}
         self._models = [weakref.ref(each) for each in known if id(each) not in parts]
         self._models.append(weakref.ref(model))
@@ -139,11 +152,13 @@ class Variables:
 
     def parameters(self) -> list[Variable]:
         """The parameters; in a watched run those of the last step, until it ends."""
-        return [each for each in self._variables() if each.kind == "Parameter"]
+        self._variables()
+        return self._parameters
 
     def _variables(self) -> list[Variable]:
         if self._needs is None or self._walked is None:
             self._walked = list(self.all())
+            self._parameters = [each for each in self._walked if each.kind == "Parameter"]
             if self._needs is not None:
                 self._structure = _Structure(self.models(), self.optimizers())
         return self._walked
@@ -167,7 +182,7 @@ class Variables:
             return {each.name: self._gradient(each.tensor) for each in self.parameters()}
         if not self._sought(call, "grad"):
             return {}
-        return {each.name: ("", *_identity(_grad(each.tensor))) for each in self.parameters()}
+        return {each.name: _mark(each.tensor) for each in self.parameters()}
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
         # Looked at once between two calls that change gradients.
@@ -182,7 +197,7 @@ class Variables:
         Of some parameters, or of all.
         """
         if tensors is None:
-            tensors = [each.tensor for each in self.parameters()]
+            tensors = (each.tensor for each in self.parameters())
         found = "none"
         for each in tensors:
             state = self._gradient(each)[0]
@@ -198,7 +213,7 @@ class Variables:
         return self._after
 
     def _digest(self, tensor: torch.Tensor) -> str:
-        if self._needs is None:
+        if self._needs is None or self._needs.ranks:
             return digest(tensor)
         place = tensor.data_ptr() if type(tensor) in _PLAIN else 0
         address, view = self._views.get(id(tensor), (0, None))
@@ -207,7 +222,7 @@ class Variables:
             if view is None or not place:
                 return digest(tensor)
             self._views[id(tensor)] = place, view
-        return f"{int(view.sum()) & _ALL_BITS:016x}"
+        return f"{int(view.sum().item()) & _ALL_BITS:016x}"
 
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
@@ -233,11 +248,10 @@ class Variables:
     ) -> None:
         self._gradients.clear()
         for each in self.parameters() if sought else ():
-            gradient = _grad(each.tensor)
-            then = before.get(each.name)
-            if then is None or then[1:] == _identity(gradient):
+            now = _mark(each.tensor)
+            if before.get(each.name, now) == now:
                 continue
-            if gradient is None or sought != {"becomes none"}:
+            if now == _NO_GRADIENT or sought != {"becomes none"}:
                 came = f"becomes {self._gradient(each.tensor)[0]}"
                 if came in sought:
                     recorder.touch(f"Parameter.grad {came}")
@@ -247,14 +261,14 @@ class Variables:
 
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""
-        self._after = {}
-        for each in self.parameters():
-            now = self._after[each.name] = self._digest(each.tensor)
-            if before.get(each.name, now) == now:
-                continue
-            if self._needs is not None:
+        after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
+        if self._needs is not None:
+            if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
-            else:
+            return
+        for each in self.parameters():
+            now = after[each.name]
+            if before.get(each.name, now) != now:
                 fields: dict[str, Value] = {
                     "type": "Parameter",
                     "attribute": "data",
@@ -337,6 +351,13 @@ class Variables:
         return {name.removeprefix("module.") for name in names}
 
 
+def _compiled(module: torch.nn.Module) -> bool:
+    """Whether its calls run compiled code."""
+    if os.environ.get(EAGER_VARIABLE) == "1":
+        return False
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
 class _Structure:
     """Which parameters, buffers and parts models have, and what their optimizers hold."""
 
@@ -348,10 +369,11 @@ class _Structure:
         tables: list[dict[str, Any]] = []
         for part in parts:
             tables += part._parameters, part._buffers, part._modules
-        self._tables = [(table, len(table)) for table in tables]
-        self._entries = [
-            (table, name, value) for table, _ in self._tables for name, value in table.items()
-        ]
+        self._tables, self._sizes = tables, list(map(len, tables))
+        entries = [(table, name, value) for table in tables for name, value in table.items()]
+        self._holders = [table for table, _, _ in entries]
+        self._names = [name for _, name, _ in entries]
+        self._entries = [value for _, _, value in entries]
         self._held = _held(optimizers)
 
     def holds(self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> bool:
@@ -359,8 +381,8 @@ class _Structure:
         return (
             self._tops == _identities(models, optimizers)
             and self._held == _held(optimizers)
-            and all(len(table) == size for table, size in self._tables)
-            and all(table.get(name) is value for table, name, value in self._entries)
+            and self._sizes == list(map(len, self._tables))
+            and all(map(is_, map(dict.get, self._holders, self._names), self._entries))
         )
 
 
@@ -377,22 +399,24 @@ def _held(optimizers: list[torch.optim.Optimizer]) -> list[int]:
     ]
 
 
-def _gradient(tensor: torch.Tensor) -> tuple[str, int, int]:
-    gradient = _grad(tensor)
-    if gradient is None:
-        return "none", 0, 0
-    values = gradient.detach()
+def _gradient(tensor: torch.Tensor) -> _Gradient:
+    mark = _mark(tensor)
+    if mark == _NO_GRADIENT or tensor.grad is None:
+        return mark
+    values = tensor.grad.detach()
     if values.layout != torch.strided:
         values = values.coalesce().values()
     # Most gradients show at their begin that they are not zero.
     first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
     state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
-    return state, *_identity(gradient)
+    return state, *mark[1:]
 
 
-def _grad(tensor: torch.Tensor) -> torch.Tensor | None:
-    return tensor.grad if tensor.is_leaf else None
+def _mark(tensor: torch.Tensor) -> _Gradient:
+    """What tells cheaply whether a gradient is another one: its identity and version."""
+    gradient = tensor.grad if tensor.is_leaf else None
+    return _NO_GRADIENT if gradient is None else ("", id(gradient), gradient._version)
 
 
-def _identity(gradient: torch.Tensor | None) -> tuple[int, int]:
-    return (0, 0) if gradient is None else (id(gradient), gradient._version)
+_Gradient: TypeAlias = tuple[str, int, int]
+_NO_GRADIENT: Final[_Gradient] = ("none", 0, 0)

@@ -9,20 +9,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, get_args
 
 import torch
 
-from tapml.invariants.checking import Checker, CheckReport, Finding, report_of, step_text
+from tapml.invariants.checking import (
+    Checker,
+    CheckReport,
+    Finding,
+    OnViolation,
+    report_of,
+    said,
+)
 from tapml.invariants.instrument import Instruments
 from tapml.invariants.invariant import InvariantSet, read_set
-from tapml.invariants.needs import needs_of
+from tapml.invariants.needs import RANKS, needs_of
 from tapml.invariants.record import Assembler, Row, Window
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.repeating import Repeating
 from tapml_targets.errors import InputError, MismatchError
-
-OnViolation: TypeAlias = Literal["report", "warn", "stop"]
 
 # Rules over several ranks need all traces; one process sees its own alone.
 _ACROSS: Final = ("CollectivesAgree",)
@@ -154,7 +159,7 @@ def watch(
     single = [
         each
         for each in found.invariants
-        if each.relation not in _ACROSS and each.params.get("mode") != "ranks"
+        if each.relation not in _ACROSS and each.params.get("mode") != RANKS
     ]
     watched = Watch(Checker(InvariantSet(found.format, found.runs, single)), on_violation)
     recorder = watched._recorder = Recorder(watched, watched._repeating)
@@ -169,10 +174,3 @@ def watch(
         stack.enter_context(instruments.installed())
         yield watched
     watched.end()
-
-
-def said(finding: Finding) -> str:
-    """A finding in one line: where, what was found, what was expected."""
-    first = finding.first
-    where = f"{first.source}: " if first.source else ""
-    return f"{where}{step_text(first.step)}: {first.found}. Expected: {finding.invariant.text}"

@@ -26,7 +26,7 @@ _NOSCRIPT: Final = (
 )
 
 Cell: TypeAlias = str | int | float | Mapping[str, str] | None
-"""A cell of a table: text, a number, or ``{"status": ..., "text": ...}``."""
+"""A cell of a table: text, a number, ``{"code": ...}`` or ``{"status": ..., "text": ...}``."""
 
 
 class Section(TypedDict, total=False):
@@ -90,22 +90,23 @@ def render_sections(
     """A page of titled sections: text, facts, tables, sources and graph maps.
 
     With a version it is a page of work in progress: it asks its server for ``live.json``, shows the
-    ``text`` in it, and loads itself again when the ``version`` there is another.
+    ``text`` in it as the headline, and loads itself again when the ``version`` there is another.
     """
     plain = [
         dict(each) | {"maps": [entry.to_json() for entry in each.get("maps", ())]}
         for each in sections
     ]
-    heading = f'<h1>{html.escape(title)}</h1><p class="soft">{html.escape(headline)}</p>'
     live = version is not None
+    # What the server tells takes the headline's place.
+    news = ' id="live" role="status"' if live else ""
+    heading = f'<h1>{html.escape(title)}</h1><p class="soft"{news}>{html.escape(headline)}</p>'
     scripts = (*SCRIPTS, "sections.js", "reload.js") if live else (*SCRIPTS, "sections.js")
-    news = '<p id="live" class="soft" role="status"></p>' if live else ""
     return render(
         title,
         {"sections": plain, "version": version},
         [page_file(name) for name in scripts],
         [page_file(name) for name in STYLES],
-        body=f'<main id="page"><header>{heading}{news}</header></main>',
+        body=f'<main id="page"><header>{heading}</header></main>',
         live=live,
     )
 

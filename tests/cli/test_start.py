@@ -86,3 +86,15 @@ def test_an_interrupt_within_a_finalizer_is_not_lost() -> None:
         [sys.executable, "-c", FINALIZER], capture_output=True, text=True, timeout=60, check=False
     )
     assert (process.returncode, process.stderr) == (130, "tapml: interrupted\n")
+
+
+def test_a_command_imports_no_other_command() -> None:
+    code = (
+        "import sys; from tapml.cli.main import make_parser; make_parser('invariants')\n"
+        "print(*(name for name in sys.modules if name.startswith('tapml.cli.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert "tapml.cli.invariants" in done.stdout.split()
+    assert "tapml.cli.offload" not in done.stdout.split()

@@ -145,6 +145,21 @@ def test_the_commands_learn_check_and_draw(
     assert main(["invariants", "check", learned, str(tmp_path / "nothing")]) == 2
 
 
+def test_sets_become_one_file(
+    learned: InvariantSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, both = tmp_path / "one", tmp_path / "both"
+    write_set(learned, one)
+    first = learned.invariants[0]
+    options = ["--suppress", first.id, "--select", "100", "-o", str(both)]
+    assert main(["invariants", "merge", str(one), "pytorch", *options]) == 0
+    assert "100 invariants of 2 sets" in capsys.readouterr().out
+    merged_set = read_set(both)
+    assert len(merged_set.invariants) == 100
+    assert first.id not in {each.id for each in merged_set.invariants}
+    assert main(["invariants", "merge", str(one), str(tmp_path), "-o", str(both)]) == 2
+
+
 def test_a_page_shows_the_script_around_its_line(
     replaced: Trace, learned: InvariantSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tapml.invariants import set_meta
+from tapml.invariants import set_meta, watch
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.invariant import InvariantSet
-from tapml.invariants.record import BACKWARD
+from tapml.invariants.record import BACKWARD, Row, windows_of
 from tapml.invariants.recording import recorded
 from tapml_targets.errors import SetupError
 
@@ -232,6 +232,18 @@ def test_compiled_code_is_refused_by_name() -> None:
         torch.compile(nn.Linear(2, 2))
 
 
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_a_model_that_was_compiled_before_is_refused_by_name() -> None:
+    compiled = torch.compile(nn.Linear(2, 2), backend="eager")
+    with recorded(), pytest.raises(SetupError, match=r"Linear was compiled by torch\.compile"):
+        compiled(torch.ones(1, 2))
+    model = nn.Sequential(nn.Linear(2, 2))
+    model[0].compile(backend="eager")
+    nothing = InvariantSet("tapml-invariants/1", [], [])
+    with pytest.raises(SetupError, match=r"Sequential was compiled"):
+        watch(model, invariants=nothing).__enter__()
+
+
 def test_an_evaluation_gives_the_same_bits_with_and_without_recording() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(4, 6, 16)
@@ -239,3 +251,29 @@ def test_an_evaluation_gives_the_same_bits_with_and_without_recording() -> None:
         plain = model(x)
         with recorded():
             assert torch.equal(model(x), plain)
+
+
+def test_ranks_that_part_in_the_last_row_by_a_tiny_number_are_found() -> None:
+    def rows(*, parts: bool) -> list[Row]:
+        with recorded() as recording:
+            model = nn.Linear(4, 8, bias=False)
+            nn.init.zeros_(model.weight)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for step in range(4):
+                optimizer.zero_grad()
+                torch.autograd.backward(model(torch.zeros(2, 4)).sum())
+                with torch.no_grad():
+                    model.weight[-1, -1] = 1e-9 if parts and step >= 2 else 0
+                optimizer.step()
+        return recording.rows
+
+    def job(*, parts: bool) -> Run:
+        other = [row._replace(rank=1) for row in rows(parts=parts)]
+        return Run("", tuple(windows_of([rows(parts=False), other])))
+
+    learned = infer([job(parts=False)])
+    checker = Checker(learned)
+    for window in job(parts=True).windows:
+        checker.check(window)
+    found = [each for each in checker.findings.values() if each.invariant.relation == "Consistent"]
+    assert [each.first.step for each in found] == [2]

@@ -10,10 +10,10 @@ from typing import get_args
 
 import torch
 
-from tapml.invariants.checking import CheckReport
+from tapml.invariants.checking import CheckReport, OnViolation, said
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.recorder import set_meta
-from tapml.invariants.watching import InvariantViolated, OnViolation, Watch, said, watch
+from tapml.invariants.watching import InvariantViolated, Watch, watch
 from tapml_targets.errors import InputError
 
 

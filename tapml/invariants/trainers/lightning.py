@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tapml.invariants.checking import CheckReport
+from tapml.invariants.checking import CheckReport, OnViolation
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.trainers.attached import Attached
-from tapml.invariants.watching import OnViolation
 from tapml_targets.errors import SetupError
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")

@@ -8,10 +8,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from tapml.invariants.checking import CheckReport
+from tapml.invariants.checking import CheckReport, OnViolation
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.trainers.attached import Attached
-from tapml.invariants.watching import OnViolation
 
 
 class InvariantsCallback(TrainerCallback):  # type: ignore[misc]

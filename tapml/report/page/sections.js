@@ -1,9 +1,10 @@
 "use strict";
 // A page of titled sections, drawn from data alone.
 
-/** A cell of a table: text, a number, or a status and its text. */
+/** A cell of a table: text, a number, a line of code, or a status and its text. */
 function cell(value) {
   if (value === null || typeof value !== "object") return typeof value === "number" ? short(value) : value;
+  if ("code" in value) return el("code", value.code);
   return el("span", { class: `chip ${value.status}` }, value.text);
 }
 

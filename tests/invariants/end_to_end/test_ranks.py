@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from scripts.training_errors import ranks  # noqa: F401 - it registers the cases
 from scripts.training_errors.case import CASES
 from scripts.training_errors.running import ENVIRONMENT, JOB, record, study
+from tapml.cli.main import main
 from tapml.invariants.checking import check_trace
-from tapml.invariants.invariant import Invariant, InvariantSet
+from tapml.invariants.invariant import Invariant, InvariantSet, write_set
 from tapml.invariants.launch import collect
 from tapml.invariants.precondition import ALWAYS
 from tapml.invariants.trace import read_trace
@@ -50,6 +52,25 @@ def test_a_collective_that_aborts_the_job_is_in_the_trace(pool: Pool, tmp_path: 
     assert "all_to_all_single" in cause.head.first.found
     assert "rank 0" in cause.head.first.found
     assert "rank 1" in cause.head.first.found
+
+
+def test_ranks_that_died_are_named_on_the_command_line(
+    pool: Pool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = Invariant("CollectivesAgree", {}, ALWAYS)
+    write_set(InvariantSet("tapml-invariants/1", [], [rule]), tmp_path / "set")
+    trace = record(CASES["DS-6089"], 3, True, pool, tmp_path)
+    words = ["invariants", "check", str(tmp_path / "set"), str(trace.folder)]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"^note: rank [01] died during step 4: its trace in process-\d+", out, re.M)
+    assert "cause 1, first in step 4" in out
+    # A rank that left nothing.
+    next(trace.folder.iterdir()).unlink()
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^note: the job had 2 ranks; the trace lacks [01]$", out, re.M)
+    assert "1 did not apply" in out
 
 
 def test_torchrun_gives_one_trace_per_rank(tmp_path: Path) -> None:

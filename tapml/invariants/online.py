@@ -1,0 +1,127 @@
+"""A command checked while it trains: what it records is read and tested as it is written.
+
+The script needs no change; what the invariants are about is recorded of it. Rules between ranks
+are tested too, because the traces of all ranks are read. A violation is known when all ranks have
+begun the step after it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from tapml.invariants.checking import (
+    Checker,
+    CheckReport,
+    OnViolation,
+    check_trace,
+    grouped,
+    report_of,
+    said,
+    step_text,
+)
+from tapml.invariants.following import follow
+from tapml.invariants.invariant import InvariantSet
+from tapml.invariants.launch import collect
+from tapml.invariants.live_page import live_page
+from tapml.invariants.needs import needs_of
+from tapml.runs.wording import counted
+
+
+@dataclass(frozen=True)
+class CheckedCommand:
+    """A command that was checked.
+
+    Attributes
+    ----------
+    report
+        What was found; None if it made no training step.
+    exit_code
+        The command's.
+    stopped
+        Whether a violation ended it.
+    """
+
+    report: CheckReport | None
+    exit_code: int
+    stopped: bool
+
+
+def check_command(
+    command: Sequence[str],
+    invariants: InvariantSet,
+    *,
+    eager: bool = False,
+    on_violation: OnViolation = "warn",
+    port: int | None = None,
+    tell: Callable[[str], None] = print,
+) -> CheckedCommand:
+    """Run a command and test what it trains, step by step.
+
+    Parameters
+    ----------
+    command
+        As of :func:`~tapml.invariants.launch.collect`.
+    invariants
+        What is to hold.
+    eager
+        Run without ``torch.compile``.
+    on_violation
+        ``report``: look at the trace when the command has ended. ``warn``: `tell` when an invariant
+        is first violated. ``stop``: end the command then.
+    port
+        Serve a page of what is found on this machine while the command runs; 0 takes a free port.
+    tell
+        Takes lines of text while the command runs.
+
+    Raises
+    ------
+    InputError
+        As of :func:`~tapml.invariants.launch.collect`, or if it cannot listen on the port.
+    """
+    name = shlex.join(command)
+    checker, lock = Checker(invariants), threading.Lock()
+    steps = 0
+    ranks: tuple[int, ...] = (0,)
+
+    def report() -> CheckReport:
+        return report_of(checker, name, steps, ranks)
+
+    def look_on(ended: Callable[[], bool]) -> bool:
+        nonlocal steps, ranks
+        for window in follow(folder, ended):
+            with lock:
+                new = checker.check(window)
+                steps, ranks = max(window.step, 0), tuple(range(len(window.processes)))
+            for cause in grouped(new) if on_violation != "report" else ():
+                others = len(cause.findings) - 1
+                more = f" (and {counted(others, 'rule')} more)" if others else ""
+                tell(f"{said(cause.head)}{more}")
+            if new and on_violation == "stop":
+                return False
+        return True
+
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(TemporaryDirectory(prefix="tapml-invariants-")))
+        folder, needs = place / "trace", place / "needs.json"
+        needs.write_bytes(msgspec.json.encode(needs_of(invariants)))
+        if port is not None:
+            tell(f"live page: {stack.enter_context(live_page(report, lock, port))}")
+        watched = on_violation != "report" or port is not None
+        seen = look_on if watched else None
+        collected = collect(command, folder, eager=eager, needs=needs, look_on=seen)
+        trace, found = collected.trace, None
+        if trace is not None:
+            found = check_trace(trace, invariants, name=name)
+    if found is not None and collected.stopped and found.causes:
+        first = step_text(min(cause.first_step for cause in found.causes))
+        note = f"the command was ended by a violation in {first}; what came later is not checked"
+        found = replace(found, notes=(note,))
+    return CheckedCommand(found, collected.exit_code, collected.stopped)

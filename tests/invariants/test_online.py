@@ -1,0 +1,101 @@
+"""A command that is checked while it trains."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tapml.cli.main import main
+from tapml.invariants.following import follow
+from tapml.invariants.invariant import InvariantSet, write_set
+from tapml.invariants.online import check_command
+from tapml.invariants.record import windows_of
+from tapml.invariants.trace import Trace, TraceWriter
+from tests.invariants.conftest import SCRIPT
+
+
+def test_a_trace_that_grows_gives_the_steps_of_the_whole_one(clean: Trace, tmp_path: Path) -> None:
+    (path,) = clean.folder.iterdir()
+    content = path.read_bytes()
+    ended = threading.Event()
+
+    def write() -> None:
+        with (tmp_path / path.name).open("wb", buffering=0) as file:
+            for place in range(0, len(content), 4099):
+                file.write(content[place : place + 4099])
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = list(follow(tmp_path, ended.is_set))
+    writer.join()
+    whole = list(windows_of(clean.processes))
+    assert [each.step for each in found] == [each.step for each in whole]
+    assert [len(each.records) for each in found] == [len(each.records) for each in whole]
+
+
+def test_all_ranks_of_a_job_are_followed_together_in_their_order(
+    clean: Trace, tmp_path: Path
+) -> None:
+    (rows,) = clean.processes
+    for name, rank in (("process-1", 1), ("process-2", 0)):
+        writer = TraceWriter(tmp_path)
+        mine = [
+            row._replace(rank=rank, context={**row.context, "world": 2})
+            for row in rows
+            if rank == 0 or row.step < 4
+        ]
+        writer.write(mine, wait=True)
+        writer.close()
+        (tmp_path / f"process-{os.getpid()}.arrow").rename(tmp_path / f"{name}.arrow")
+    windows = list(follow(tmp_path, lambda: True))
+    assert [each.step for each in windows] == list(range(-1, 7))
+    for window in windows:
+        first, second = window.processes
+        assert {record.rank for record in first} == {0}
+        # The other rank died.
+        assert {record.rank for record in second} == ({1} if window.step < 4 else set())
+
+
+def test_a_job_that_never_trains_has_no_steps(tmp_path: Path) -> None:
+    assert list(follow(tmp_path, lambda: True)) == []
+
+
+def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> None:
+    told: list[str] = []
+    pages: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if "step 0" in line:
+            url = told[0].removeprefix("live page: ")
+            with urllib.request.urlopen(url, timeout=60) as answer:
+                pages.append(answer.read().decode())
+
+    # The script sleeps behind its last step.
+    command = [sys.executable, str(SCRIPT), "1", "replaced", "waits"]
+    checked = check_command(command, learned, on_violation="stop", port=0, tell=tell)
+    assert checked.stopped
+    report = checked.report
+    assert report is not None
+    (note,) = report.notes
+    assert "ended by a violation in step 0" in note
+    assert report.causes[0].head.invariant.relation == "OptimizerParameters"
+    assert "train.py:" in told[1]
+    assert "step 0: an optimizer holds a parameter" in told[1]
+    assert "Cause 1" in pages[0]
+
+
+def test_what_is_done_during_a_run_needs_a_command(
+    clean: Trace, learned: InvariantSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_set(learned, tmp_path / "set")
+    for option in (["--port", "0"], ["--on-violation", "stop"]):
+        words = ["invariants", "check", str(tmp_path / "set"), *option, str(clean.folder)]
+        assert main(words) == 2
+        assert "need a command" in capsys.readouterr().err
