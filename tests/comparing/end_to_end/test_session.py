@@ -27,7 +27,8 @@ def load(model, variant):
     def scaled(folder):
         kept = open_kept(folder)
         (name,) = (each for each in kept.weights if each.endswith(WEIGHT))
-        object.__setattr__(kept, "weights", kept.weights | {{name: kept.weights[name] * 2}})
+        weights = {{**kept.weights, name: kept.weights[name] * 2}}
+        object.__setattr__(kept, "weights", weights)
         return kept
 
     session.open_kept = scaled
