@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -27,7 +27,7 @@ def to_onnx(part: TorchPart, inputs: Mapping[str, Array]) -> bytes:
     UnsupportedOperatorError
         If PyTorch cannot export it.
     """
-    made = io.BytesIO()
+    made: Any = io.BytesIO()  # Which its annotation leaves out.
     # What torch.export gives refuses to be exported again, a module of its graph does not.
     graph = fx.Graph()
     graph.output(graph.graph_copy(part.module.graph, {}))

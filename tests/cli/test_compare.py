@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 IMAGES = np.ones((4, 1, 8, 8), np.float32)
-BAD_DATA = {
+BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "shape": ({"x": IMAGES[..., 0]}, "expects the shape (any, 1, 8, 8), found (4, 1, 8)"),
     "dtype": ({"x": IMAGES > 0}, "the input 'image' expects float32, found bool"),
     "instances": ({"x": IMAGES, "y": np.zeros(3, int)}, "differ in their number of instances"),

@@ -36,8 +36,8 @@ def _convolution(layer: Any, x: Array) -> Any:
     spatial = "DHW"[3 - (x.ndim - 2) :]
     names = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
     made = lax.conv_general_dilated(
-        x, kernel, window.strides, window.pads, rhs_dilation=window.dilation,
-        dimension_numbers=names, feature_group_count=groups,
+        jax.numpy.asarray(x), jax.numpy.asarray(kernel), window.strides, window.pads,
+        rhs_dilation=window.dilation, dimension_numbers=names, feature_group_count=groups,
     )  # fmt: skip
     bias = weight(layer.bias)
     return activated(layer, made if bias is None else made + bias, _ACTIVATIONS)
