@@ -42,4 +42,5 @@ def to_onnx(part: TorchPart, inputs: Mapping[str, Array]) -> bytes:
     except Exception as error:  # Of many classes, from what an operation is.
         line = str(error).strip().partition("\n")[0]
         raise UnsupportedOperatorError(f"torch.onnx.export: {line[:300]}") from error
-    return made.getvalue()
+    content: bytes = made.getvalue()
+    return content
