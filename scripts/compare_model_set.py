@@ -3,7 +3,7 @@
     python3 scripts/compare_model_set.py FOLDER                   what needs no package
     python3 scripts/compare_model_set.py FOLDER --packages DIR    ONNX files of packages too, see
                                                                   scripts/model_set/packaged.py
-    python3 scripts/compare_model_set.py FOLDER --only 'lenet*'   some of the models
+    python3 scripts/compare_model_set.py FOLDER --only 'lenet*'   some of the models, --minutes 5
     python3 scripts/compare_model_set.py FOLDER --tables          the tables of what is there, into
                                                                   docs/compare.md
 
@@ -20,6 +20,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import version
@@ -59,16 +60,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare backends on a set of models.")
     parser.add_argument("folder", type=Path, help="models, data and results")
     parser.add_argument("--packages", type=Path, metavar="DIR", help="where packages lie")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="names to match")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], metavar="PATTERN", help="names to match, in this order"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, metavar="M", help="begin no model after that"
+    )
     parser.add_argument("--tables", action="store_true", help="only write docs/compare.md")
     options = parser.parse_args(arguments)
     os.nice(max(0, 10 - os.nice(0)))
-    cases = [each for each in CASES if fnmatchcase(each.name, options.only)
-             and (options.packages is not None or each.name not in PACKAGED)]  # fmt: skip
     if not options.tables:
         options.folder.mkdir(parents=True, exist_ok=True)
-        make(options.folder, cases, options.packages)
-        compare_all(options.folder, cases)
+        cases = [case for each in options.only for case in CASES if fnmatchcase(case.name, each)
+                 and (options.packages is not None or case.name not in PACKAGED)]  # fmt: skip
+        compare_all(
+            options.folder, list(dict.fromkeys(cases)), options.packages,
+            time.monotonic() + 60 * options.minutes,
+        )  # fmt: skip
     results = read_results(options.folder)
     if options.tables:
         write_tables(ROOT / "docs" / "compare.md", results)
@@ -79,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
-    """Make the models that are not there."""
+    """Make the models that are not there; the small trained ones together."""
     absent = [each for each in cases if not each.model(folder).exists()]
     for kind in (TRAINED, APPLICATIONS):
         names = [each.name for each in absent if each.name in kind]
@@ -99,10 +107,14 @@ def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
                 make_packaged(each.name, packages, each.model(folder), each.data(folder))
 
 
-def compare_all(folder: Path, cases: Sequence[Case]) -> None:
+def compare_all(folder: Path, cases: Sequence[Case], packages: Path | None, until: float) -> None:
     """Compare what has no result yet."""
+    make(folder, [each for each in cases if each.name in TRAINED], packages)
     with Pool(JOBS) as pool:
         for number, case in enumerate(cases, 1):
+            if time.monotonic() > until:
+                return
+            make(folder, [case], packages)
             key, file = _key(case, folder), _file(folder, case.name)
             if file.exists() and json.loads(file.read_text("utf-8"))["key"] == key:
                 continue
@@ -115,7 +127,8 @@ def compare_all(folder: Path, cases: Sequence[Case]) -> None:
             write_json(file, to_strict(result))
             differing = [each for each in result["pairs"] if each["status"] != "agree"]
             print(f"{number}/{len(cases)} {case.name}: {len(result['pairs'])} pairs, "
-                  f"{len(differing)} do not agree", flush=True)  # fmt: skip
+                  f"{len(differing)} do not agree, {result['processor_seconds']} processor s",
+                  flush=True)  # fmt: skip
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

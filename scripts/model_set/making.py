@@ -22,8 +22,9 @@ from scripts.model_set.trained import TRAINED, make_trained  # noqa: E402
 def main(folder: Path, names: list[str]) -> None:
     """Write ``NAME.keras`` and ``NAME.npz`` into a folder; a line about each."""
     os.environ["KERAS_BACKEND"] = "jax" if names[0] in TRAINED else "torch"
-    blocked: dict[str, Any] = sys.modules  # Keras would import it for its data sets.
-    blocked["tensorflow"] = None
+    if names[0] in TRAINED:
+        blocked: dict[str, Any] = sys.modules  # Keras would import it for its data sets.
+        blocked["tensorflow"] = None
     for name in names:
         make = {**dict.fromkeys(TRAINED, make_trained), **dict.fromkeys(APPLICATIONS,
                 make_application)}[name]  # fmt: skip

@@ -1,7 +1,7 @@
 """ONNX classifiers of digits: seeded layers, and a last one fitted on their features.
 
-Their strided windows pad one side more than the other, and their average pools pad, which is where
-CRADLE's causes about padding act.
+Their strided windows pad one side more than the other, their average pools pad, and one convolves
+each channel by itself: there CRADLE's causes act.
 """
 
 from __future__ import annotations
@@ -40,7 +40,18 @@ SEEDED_ONNX: Final[dict[str, tuple[tuple[str, int, dict[str, Any]], ...]]] = {
         ("Tanh", 12, {}),
         ("AveragePool", 12, {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ),
-}
+    "digits-depthwise": (
+        ("Conv", 8, {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER"}),
+        ("BatchNormalization", 8, {}),
+        ("Relu", 8, {}),
+        ("Conv", 16, {"kernel_shape": [3, 3], "strides": [2, 2], "group": 8,
+                      "auto_pad": "SAME_UPPER"}),
+        ("BatchNormalization", 16, {}),
+        ("HardSwish", 16, {}),
+        ("Conv", 16, {"kernel_shape": [1, 1]}),
+        ("GlobalAveragePool", 16, {}),
+    ),
+}  # fmt: skip
 
 
 def make_seeded(name: str, model_file: Path, data_file: Path) -> float:
@@ -94,8 +105,9 @@ def _weights(
 ) -> list[Array]:
     if kind == "Conv":
         window = attributes["kernel_shape"]
-        scale = (channels * np.prod(window)) ** -0.5
-        kernel = random.normal(size=(width, channels, *window)) * scale
+        read = channels // attributes.get("group", 1)
+        scale = (read * np.prod(window)) ** -0.5
+        kernel = random.normal(size=(width, read, *window)) * scale
         return [each.astype(np.float32) for each in (kernel, random.normal(size=width) * 0.1)]
     if kind == "BatchNormalization":
         gain = random.normal(1, 0.2, width)

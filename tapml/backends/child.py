@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.backends.runner import Array, Runner
+from tapml.backends.runner import Array, RebuildsLayers, Runner, SavesLayers
 from tapml_targets.errors import (
     InputError,
     NoSuchDeviceError,
@@ -22,7 +22,8 @@ from tapml_targets.errors import (
 )
 
 JOBS: Final = tuple(
-    f"{__name__}:{job}" for job in ("hold", "load", "run", "hidden", "replay", "replay_all")
+    f"{__name__}:{job}"
+    for job in ("hold", "load", "run", "hidden", "replay", "replay_all", "rebuild", "save_layer")
 )
 _MESSAGE_CHARACTERS: Final = 2000
 
@@ -96,6 +97,33 @@ def replay(held: Held, payload: dict[str, Any]) -> dict[str, Any]:
 def replay_all(held: Held, payloads: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Several nodes, each alone: the result or failure of each."""
     return [replay(held, each) for each in payloads]
+
+
+def rebuild(held: Held, payload: dict[str, Any]) -> dict[str, Any]:
+    """One node from the library's own calls."""
+
+    def job() -> dict[str, Any]:
+        runner = held.loaded()
+        if not isinstance(runner, RebuildsLayers):
+            raise UnsupportedOperatorError(f"{held.package} is no interface over a library")
+        return {"outputs": runner.rebuild(payload["node"], payload["inputs"])}
+
+    return _guarded(job)
+
+
+def save_layer(held: Held, payload: dict[str, Any]) -> dict[str, Any]:
+    """Write a model of one node into a folder: its name there, and its inputs by name."""
+
+    def job() -> dict[str, Any]:
+        runner = held.loaded()
+        if not isinstance(runner, SavesLayers):
+            raise UnsupportedOperatorError(f"{held.package} saves no layers")
+        name, arrays = runner.save_layer(
+            payload["node"], payload["inputs"], Path(payload["folder"])
+        )
+        return {"name": name, "arrays": [[key, each] for key, each in arrays.items()]}
+
+    return _guarded(job)
 
 
 def _guarded(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -10,8 +10,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tapml.backends.runner import Array, Input, Node, to_plain
 from tapml_targets.errors import InputError, UnsupportedOperatorError
@@ -60,12 +63,13 @@ class _Graph:
 class KerasRunner:
     """A Keras model, loaded with the backend of this process."""
 
-    def __init__(self, model: Any, library: str) -> None:
+    def __init__(self, model: Any, library: str, own_calls: str = "") -> None:
         import keras
 
         self._keras = keras
         self._model = model
         self._library = library
+        self._own_calls = own_calls
         self._function = getattr(model, "_functional", None) or model
         self._graph = _Graph()
         self._inputs = list(model.inputs)
@@ -79,8 +83,6 @@ class KerasRunner:
 
     def versions(self) -> dict[str, str]:
         """Those of Keras and of the library below it."""
-        from importlib import import_module
-
         names = ["keras", self._library, "numpy"]
         return {name: str(import_module(name).__version__) for name in dict.fromkeys(names)}
 
@@ -132,6 +134,36 @@ class KerasRunner:
             outputs = self._apply(node, [self._tensor(each) for each in inputs])
             return [self._array(each) for each in outputs]
 
+    def save_layer(
+        self, node: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """``layer.keras``: see :class:`tapml.backends.runner.SavesLayers`."""
+        if node not in self._graph.calls:
+            raise UnsupportedOperatorError(f"{node} is the whole model")
+        keras = self._keras
+        names = ["x"] if len(inputs) == 1 else [f"x{at}" for at in range(len(inputs))]
+        symbols = [
+            keras.Input(batch_shape=(None, *each.shape[1:]), dtype=str(each.dtype), name=name)
+            for name, each in zip(names, inputs, strict=True)
+        ]
+        try:
+            model = keras.Model(symbols, self._apply(node, symbols))
+            model.save(folder / "layer.keras")
+        except Exception as error:  # Of any class, from a layer that does not take symbols.
+            line = str(error).strip().partition("\n")[0][:200]
+            raise UnsupportedOperatorError(f"{node} makes no model alone: {line}") from error
+        return "layer.keras", dict(zip(names, inputs, strict=True))
+
+    def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        """See :class:`tapml.backends.runner.RebuildsLayers`."""
+        layer, _ = self._graph.calls.get(node, (None, None))
+        kind = type(layer).__name__
+        own = import_module(self._own_calls).OWN_CALLS if self._own_calls else {}
+        if kind not in own or len(inputs) != 1:
+            raise UnsupportedOperatorError(f"{self._library} has no own call for {kind}")
+        with self._inference():
+            return [to_plain(np.asarray(own[kind](layer, inputs[0])))]
+
     def _apply(self, name: str, values: Sequence[Any]) -> list[Any]:
         if name not in self._graph.calls:
             result = self._model(values[0] if len(values) == 1 else list(values), training=False)
@@ -168,8 +200,8 @@ def _is_graph(operation: Any) -> bool:
     return hasattr(inner, "_nodes_by_depth")
 
 
-def loader(backend: str, library: str) -> Callable[[Path, str], KerasRunner]:
-    """The ``load`` of a backend's folder."""
+def loader(backend: str, library: str, own_calls: str = "") -> Callable[[Path, str], KerasRunner]:
+    """The ``load`` of a backend's folder; `own_calls` is the module that has its ``OWN_CALLS``."""
 
     def load(model: Path, variant: str) -> KerasRunner:
         """Load a ``.keras`` file.
@@ -198,6 +230,6 @@ def loader(backend: str, library: str) -> Callable[[Path, str], KerasRunner]:
             raise UnsupportedOperatorError(
                 f"{model.name} does not declare its inputs; save a functional or sequential model"
             )
-        return KerasRunner(loaded, library)
+        return KerasRunner(loaded, library, own_calls)
 
     return load

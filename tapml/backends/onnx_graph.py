@@ -130,6 +130,36 @@ class OnnxGraph:
         model.functions.extend(self.model.functions)
         return model, given
 
+    def save_alone(
+        self, name: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """Write ``layer.onnx``, a model of one node; its file name, and its inputs by name.
+
+        What has no instances along its first axis, such as a shape, becomes a constant.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If the node makes no model of its own.
+        """
+        import onnx
+
+        model, given = self.alone(name, inputs)
+        count = next(iter(given.values())).shape[:1] if given else ()
+        constants = {key: each for key, each in given.items() if each.shape[:1] != count}
+        for each in [each for each in model.graph.input if each.name in constants]:
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(constants[each.name], each.name)
+            )
+            model.graph.input.remove(each)
+        try:
+            model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+            onnx.checker.check_model(model)
+        except Exception as error:  # Classes of its own, by kind of mistake.
+            raise UnsupportedOperatorError(f"{name} alone is no ONNX model: {error}") from error
+        onnx.save(model, folder / "layer.onnx")
+        return "layer.onnx", {key: each for key, each in given.items() if key not in constants}
+
     def _made(self) -> set[str]:
         made = {each.name for each in self.inputs()}
         return made.union(*map(_outputs_of, self._steps.values()))

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml_targets.errors import UnsupportedOperatorError
 
 PROGRAM_FOLDER: Final = "config.json"
 """The file that tells the folder of a torch module or a language model, see
@@ -46,6 +47,11 @@ class Graph(Protocol):
     def alone(self, name: str, inputs: Sequence[Array]) -> tuple[Any, dict[str, Array]]:
         """A part of one node, and its inputs by name."""
 
+    def save_alone(
+        self, name: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """Write a model of one node; see :class:`tapml.backends.runner.SavesLayers`."""
+
     def names_of(self, part: Any) -> list[str]:
         """The names of a part's outputs."""
 
@@ -56,8 +62,12 @@ class Graph(Protocol):
 def graph_of(model: Path) -> Graph:
     """The graph of an ``.onnx`` file or of a torch module's folder."""
     if model.is_dir():
-        from tapml.backends.torch_graph import TorchGraph
-
+        try:
+            from tapml.backends.torch_graph import TorchGraph
+        except ModuleNotFoundError as error:
+            raise UnsupportedOperatorError(
+                f"{model.name} is a torch module, and this environment has no {error.name}"
+            ) from error
         return TorchGraph(model)
     from tapml.backends.onnx_graph import OnnxGraph
 
@@ -117,6 +127,12 @@ class PartsRunner:
         """One node as a graph of its own."""
         part, given = self._graph.alone(node, inputs)
         return [to_plain(each) for each in self._prepare(self._graph, part, given)(given)]
+
+    def save_layer(
+        self, node: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """See :class:`tapml.backends.runner.SavesLayers`."""
+        return self._graph.save_alone(node, inputs, folder)
 
     def _run_whole(self, inputs: Mapping[str, Array]) -> list[Array]:
         shapes = tuple(each.shape for each in inputs.values())

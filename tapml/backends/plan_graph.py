@@ -1,26 +1,46 @@
-"""A plan as nodes: the call sites of the entry that runs a whole text or the whole module.
+"""A plan as nodes: the call sites of the entries that run a whole text or the whole module.
 
-A node has the call site's name without its entry; its sources lead through views.
+A node has the call site's name, without its entry where there is one. Its sources lead through
+views, and through what one entry stores for the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from tapml.backends.parts import filled
-from tapml.backends.runner import Array, Input, Node
+from tapml.backends.plan_inputs import plan_inputs
+from tapml.backends.runner import Array, Node, to_plain
 from tapml.execute.arrays import aligned
-from tapml.models.inputs import PREFILL
-from tapml.models.stored import MODULE, StoredDecoder, StoredModule
-from tapml.plan.graph_plan import CallStep, GraphPlan, ViewStep
+from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, ViewStep
 from tapml_targets.dtype import dtype
-from tapml_targets.errors import UnsupportedOperatorError
 from tapml_targets.expression import bind_shape, evaluate
 
-TOKENS: Final = "token_ids"
+
+class _EntryGraph:
+    """Which call site writes what in an entry."""
+
+    def __init__(self, entry: Entry, prefix: str) -> None:
+        self.entry = entry
+        self._prefix = prefix
+        self.calls = {self.name_of(each): each for each in entry.calls}
+        # The value that a view shows, and the call site that writes a value.
+        self._seen = {
+            each.result: each.source for each in entry.steps if isinstance(each, ViewStep)
+        }
+        self.made: dict[str, tuple[str, int]] = {}
+
+    def name_of(self, call: CallStep) -> str:
+        return self._prefix + call.site.removeprefix(f"{self.entry.name}/")
+
+    def whole(self, value: str) -> str:
+        """What a view shows."""
+        while value in self._seen:
+            value = self._seen[value]
+        return value
 
 
 class PlanGraph:
@@ -29,70 +49,75 @@ class PlanGraph:
     Raises
     ------
     UnsupportedOperatorError
-        If the model is neither a decoder nor a plain module.
+        If the model is of a kind whose plan is not compared.
     """
 
     def __init__(self, model: Any, plan: GraphPlan) -> None:
-        if not isinstance(model, StoredDecoder | StoredModule):
-            raise UnsupportedOperatorError(
-                f"{model.name} is neither a decoder nor a plain module: its plan is compared by "
-                "`tapml offload` alone"
-            )
-        self._model = model
+        self._given = plan_inputs(model)
         self._plan = plan
-        self.entry = plan.entries[MODULE if isinstance(model, StoredModule) else PREFILL]
-        self._calls = {self.name_of(each): each for each in self.entry.calls}
-        # The value that a view shows, and the call site that writes a value.
-        self._seen = {
-            each.result: each.source for each in self.entry.steps if isinstance(each, ViewStep)
+        names = self._given.entries
+        self._entries = {
+            name: _EntryGraph(plan.entries[name], f"{name}/" if len(names) > 1 else "")
+            for name in names
         }
-        self._made: dict[str, tuple[str, int]] = {}
-        for name, call in self._calls.items():
-            self._made |= {value: (name, place) for place, value in enumerate(self._writes(call))}
+        self._calls: dict[str, tuple[_EntryGraph, CallStep]] = {}
+        stored: dict[str, tuple[str, int]] = {}
+        for graph in self._entries.values():
+            # What an entry before this one left in the state.
+            graph.made |= {
+                each.before: stored[each.state]
+                for each in graph.entry.state
+                if each.state in stored
+            }
+            for name, call in graph.calls.items():
+                self._calls[name] = graph, call
+                for place, value in enumerate(self._writes(call)):
+                    graph.made[value] = name, place
+            for each in graph.entry.state:
+                if (after := graph.whole(each.after)) in graph.made:
+                    stored[each.state] = graph.made[after]
+        self.inputs = self._given.inputs
+        self.runs = self._given.runs
+        self._sources_of = {name: self._find_sources(name) for name in self._calls}
 
-    def name_of(self, call: CallStep) -> str:
+    def name_of(self, entry: str, call: CallStep) -> str:
         """A call site's name."""
-        return call.site.removeprefix(f"{self.entry.name}/")
-
-    def inputs(self) -> list[Input]:
-        """A decoder reads one text a run, a module what it declares."""
-        if isinstance(self._model, StoredDecoder):
-            return [Input(TOKENS, (1, None), "int64")]
-        return [
-            Input(
-                each.name,
-                tuple(extent if isinstance(extent, int) else None for extent in each.shape),
-                each.dtype,
-            )
-            for each in self._model.inputs
-        ]
+        return self._entries[entry].name_of(call)
 
     def nodes(self) -> list[Node]:
         """The call sites, in execution order; the kind is the operator."""
         return [
-            Node(name, call.operator, tuple(place for _, place, _ in self._sources(call)))
-            for name, call in self._calls.items()
+            Node(name, call.operator, tuple(place for _, place, _ in self._sources_of[name]))
+            for name, (_, call) in self._calls.items()
         ]
 
-    def prepared(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The entry's inputs, of one run of the model's."""
-        if isinstance(self._model, StoredDecoder):
-            return self._model.prepare_prefill([int(each) for each in inputs[TOKENS][0]])
-        return self._model.prepare(inputs)
+    def outputs_of(
+        self, runs: Sequence[Mapping[str, Array]], inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The model's outputs, from what every run of its last entry gave: position by position."""
+        found = {}
+        for name in self._entries[self._given.entries[-1]].entry.outputs:
+            values = [to_plain(each[name]) for each in runs]
+            whole = values[0] if len(values) == 1 else np.concatenate(values, axis=1)
+            found[name] = self._given.cut(whole, inputs).copy()
+        return found
 
     def call_alone(
         self, node: str, inputs: Sequence[Array], weights: Mapping[str, Array]
     ) -> tuple[CallStep, list[Array], dict[str, int], list[int]]:
         """The call site, its operator's arguments in order, its symbols, and what it writes.
 
-        State is zero, as before the first run.
+        State that nothing stored is zero, as before the first run.
         """
-        call = self._calls[node]
-        values = self.entry.values
+        graph, call = self._calls[node]
+        entry = graph.entry
+        values = entry.values
         given: dict[str, Array] = {}
         symbols: dict[str, int] = {}
-        for (name, (source, _), whole), read in zip(self._sources(call), inputs, strict=True):
-            array = self._input(source, whole, read)
+        for (name, (source, _), whole), read in zip(self._sources_of[node], inputs, strict=True):
+            array = read
+            if whole in entry.inputs:
+                array = self._given.alone(entry.name, whole, self.filled({source: read})[source])
             bind_shape(values[whole].shape, array.shape, symbols, node)
             given[name] = array
         arguments = []
@@ -103,7 +128,7 @@ class PlanGraph:
             kind = np.dtype(dtype(value.dtype).numpy_name)
             if name in given:
                 array = given[name].reshape(shape).astype(kind)
-            elif self.entry.storages[value.storage].lifetime == "weight":
+            elif entry.storages[value.storage].lifetime == "weight":
                 array = weights[value.storage].reshape(shape)
             else:
                 array = np.zeros(shape, kind)
@@ -112,33 +137,23 @@ class PlanGraph:
         written = [at for at, each in enumerate(parameters) if each.role != "input"]
         return call, arguments, numbers, written
 
-    def _input(self, source: str, whole: str, array: Array) -> Array:
-        """A value, or what the entry takes for the model's input."""
-        if source not in {each.name for each in self.inputs()}:
-            return array
-        filled = self.filled({source: array})
-        return self.prepared(filled)[whole] if source == TOKENS else filled[source]
-
     def filled(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """One run's instances: the last repeated up to as many as the model takes."""
         return filled(inputs, next(iter(self.inputs()[0].shape), None))
 
-    def _sources(self, call: CallStep) -> list[tuple[str, tuple[str, int], str]]:
-        """(argument, its place, the value that it shows), without weights and state."""
+    def _find_sources(self, node: str) -> list[tuple[str, tuple[str, int], str]]:
+        """(argument, its place, the value that it shows), without weights and other state."""
+        graph, call = self._calls[node]
         found = []
         operator = self._plan.operators[call.operator]
         for name, parameter in zip(call.arguments, operator.parameters, strict=True):
-            whole = name
-            while whole in self._seen:
-                whole = self._seen[whole]
             if parameter.role == "output":
                 continue
-            if whole in self._made:
-                found.append((name, self._made[whole], whole))
-            elif whole in self.entry.inputs:
-                # A decoder's positions and masks follow from its tokens.
-                own = TOKENS if isinstance(self._model, StoredDecoder) else whole
-                found.append((name, (own, 0), whole))
+            whole = graph.whole(name)
+            if whole in graph.made:
+                found.append((name, graph.made[whole], whole))
+            elif whole in graph.entry.inputs:
+                found.append((name, (self._given.source_of(graph.entry.name, whole), 0), whole))
         return found
 
     def _writes(self, call: CallStep) -> list[str]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
+
+# What a language model reads. The masks are 1 at tokens and 0 at what pads them.
+TOKENS: Final = "token_ids"
+MASK: Final = "attention_mask"
+FEATURES: Final = "features"
+"""The source of an encoder-decoder of speech, instead of tokens."""
+WRITTEN: Final = "decoder_token_ids"
+"""The text that the decoder of an encoder-decoder reads."""
+WRITTEN_MASK: Final = "decoder_attention_mask"
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,41 @@ class Runner(Protocol):
         ------
         UnsupportedOperatorError
             If this node cannot run alone.
+        """
+
+
+@runtime_checkable
+class SavesLayers(Protocol):
+    """What a :class:`Runner` may do besides."""
+
+    def save_layer(
+        self, node: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """Write a model of one node into a folder.
+
+        Returns
+        -------
+        tuple
+            The name of its file or folder there, and the inputs by the model's names.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If this node makes no model of its own.
+        """
+
+
+@runtime_checkable
+class RebuildsLayers(Protocol):
+    """What a :class:`Runner` of an interface over a library may do besides."""
+
+    def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        """What the library's own calls, without the interface, make of these values of a node.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If this kind of node is not rebuilt.
         """
 
 

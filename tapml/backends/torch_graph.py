@@ -163,6 +163,32 @@ class TorchGraph:
         part = TorchPart(fx.GraphModule(self._module, graph), dtypes, tuple(values))
         return part, dict(zip(dtypes, inputs, strict=True))
 
+    def save_alone(
+        self, name: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """Write ``layer``, the folder of a module of one operation; its name, its inputs by name.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If PyTorch cannot record the operation alone.
+        """
+        from tapml.importing.recording import record_module
+
+        part, given = self.alone(name, inputs)
+        try:
+            with torch.no_grad():
+                model = record_module(
+                    part.module, part.tensors(given), None, name="layer",
+                    samples=[], measure="values", labels=(),
+                )  # fmt: skip
+        except Exception as error:  # Of any class, from what the operation is.
+            line = str(error).strip().partition("\n")[0][:200]
+            raise UnsupportedOperatorError(f"{name} cannot be recorded alone: {line}") from error
+        model.save(folder / "layer")
+        arrays = [each.name for each in model.stored.inputs]
+        return "layer", dict(zip(arrays, given.values(), strict=True))
+
     def by_node(self, values: Mapping[str, Array]) -> dict[str, list[Array]]:
         """Values by node."""
         return {

@@ -4,7 +4,8 @@ What tapml reads without running anything of the folder: a recorded module
 (:func:`tapml.from_torch`), a class of tapml's own, or a language model of a family that tapml
 knows. A language model is run as a whole on all tokens of a text, without a cache: ``token_ids``
 ``[1, tokens]`` to logits ``[1, tokens, vocabulary]`` of a decoder, and with an ``attention_mask``
-of 1 and 0 to what an encoder gives.
+of 1 and 0 to what an encoder gives. An encoder-decoder reads ``decoder_token_ids`` beside its
+source, which is ``features`` ``[1, bins, frames]`` where it is no text, and gives their logits.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.modeling_outputs import BaseModelOutput
 
-from tapml.backends.runner import Input
+from tapml.backends.runner import FEATURES, MASK, TOKENS, WRITTEN, Input
+from tapml.models.encoder_decoder import LoadedEncoderDecoder
 from tapml.models.huggingface import load_any
 from tapml.models.inputs import MASKED
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
@@ -33,6 +36,9 @@ _ATTENTION: Final = {
     "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH],
 }
 _EXAMPLE: Final = 7
+_WRITTEN_EXAMPLE: Final = 5
+_TOKENS: Final = {TOKENS: "source", MASK: "source", WRITTEN: "written"}
+"""Inputs whose second extent may be any, and what it counts."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +137,56 @@ class _OfState(nn.Module):
         return logits
 
 
+class _OfSource(nn.Module):
+    """An encoder-decoder, on a whole source and a whole text behind it."""
+
+    def __init__(self, model: LoadedEncoderDecoder) -> None:
+        super().__init__()
+        self.model: Any = model.module
+        self.family = model.family
+        self.element = getattr(torch, model.dtype)
+        self.masked = MASKED[model.dtype]
+
+    def forward(
+        self, token_ids: Tensor, attention_mask: Tensor, decoder_token_ids: Tensor
+    ) -> Tensor:
+        """The logits ``[1, tokens, vocabulary]`` of what the decoder reads."""
+        seen = (attention_mask > 0)[:, None, None]
+        mask = torch.where(seen, 0.0, self.masked).to(self.element)
+        with self.family.around(self.model):
+            states = self.model.get_encoder()(
+                input_ids=token_ids,
+                attention_mask=mask.expand(-1, -1, token_ids.shape[1], -1),
+            ).last_hidden_state
+        across = mask.expand(-1, -1, decoder_token_ids.shape[1], -1)
+        return self._decoded(states, decoder_token_ids, attention_mask=across)
+
+    def _decoded(self, states: Tensor, written: Tensor, **masks: Tensor) -> Tensor:
+        tokens = torch.arange(written.shape[1])
+        seen = (tokens[None] <= tokens[:, None])[None, None]
+        mask = torch.where(seen, 0.0, self.masked).to(self.element)
+        with self.family.around(self.model):
+            arguments = self.family.arguments(self.model, tokens[None], mask)
+            logits: Tensor = self.model(
+                encoder_outputs=BaseModelOutput(last_hidden_state=states),
+                decoder_input_ids=written, use_cache=False, **masks, **arguments,
+            )[0]  # fmt: skip
+        return logits
+
+
+class _OfFeatures(_OfSource):
+    """The same of speech."""
+
+    def forward(self, features: Tensor, decoder_token_ids: Tensor) -> Tensor:  # type: ignore[override]
+        """The logits ``[1, tokens, vocabulary]`` of what the decoder reads."""
+        states = self.model.get_encoder()(features).last_hidden_state
+        return self._decoded(states, decoder_token_ids)
+
+
 def _of_language(model: Loaded) -> Program:
-    if not isinstance(model, LoadedModel | LoadedEncoder):
+    if not isinstance(model, LoadedModel | LoadedEncoder | LoadedEncoderDecoder):
         raise InputError(
-            f"{model.name} is neither a decoder nor an encoder nor a module of tensors, as "
+            f"{model.name} is neither a language model nor a module of tensors, as "
             "tapml.from_torch(...).save(folder) writes it"
         )
     network: Any = model.module
@@ -143,21 +195,43 @@ def _of_language(model: Loaded) -> Program:
     # A family without this attention keeps its own, from products and softmax.
     with suppress(AttributeError, ValueError, ImportError):
         network.set_attn_implementation("sdpa")
-    encoder = isinstance(model, LoadedEncoder)
-    names = ("token_ids", "attention_mask") if encoder else ("token_ids",)
-    example = torch.arange(_EXAMPLE)[None] % int(model.config.vocab_size)
-    given = (example, torch.ones_like(example)) if encoder else (example,)
-    tokens = torch.export.Dim("tokens", min=2, max=model.context_length)
+    module, given = _entry(model)
+    least = {name: torch.export.Dim(f"{kind}_tokens", min=2, max=model.context_length)
+             for name, kind in _TOKENS.items()}  # fmt: skip
     try:
         with torch.no_grad():
             program = torch.export.export(
-                (_OfState if isinstance(model, LoadedRecurrent) else _OfTokens)(model),
-                given,
-                dynamic_shapes=tuple({1: tokens} for _ in given),
+                module,
+                tuple(given.values()),
+                dynamic_shapes=tuple({1: least[name]} if name in least else None for name in given),
             )
     except Exception as error:  # Of any class, from what the model does as it is recorded.
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UnsupportedOperatorError(f"torch.export of {model.name}: {line[:300]}") from error
-    module: Any = program.module(check_guards=False)
-    inputs = [Input(name, (1, None), "int64") for name in names]
-    return Program(module, lambda: inputs, layered=True)
+    inputs = [
+        Input(name, (1, None), "int64")
+        if name in least
+        else Input(name, tuple(each.shape), model.dtype)
+        for name, each in given.items()
+    ]
+    recorded: Any = program.module(check_guards=False)
+    return Program(recorded, lambda: inputs, layered=True)
+
+
+def _entry(
+    model: LoadedModel | LoadedEncoder | LoadedEncoderDecoder,
+) -> tuple[nn.Module, dict[str, Tensor]]:
+    """What runs, and an example of what it reads."""
+    vocabulary = int(model.config.vocab_size)
+    tokens = {TOKENS: torch.arange(_EXAMPLE)[None] % vocabulary}
+    masked = tokens | {MASK: torch.ones_like(tokens[TOKENS])}
+    if isinstance(model, LoadedEncoder):
+        return _OfTokens(model), masked
+    if not isinstance(model, LoadedEncoderDecoder):
+        return (_OfState if isinstance(model, LoadedRecurrent) else _OfTokens)(model), tokens
+    written = {WRITTEN: torch.arange(_WRITTEN_EXAMPLE)[None] % vocabulary}
+    if model.stored.features is None:
+        return _OfSource(model), masked | written
+    element = getattr(torch, model.dtype)
+    features = {FEATURES: torch.zeros((1, *model.stored.features), dtype=element)}
+    return _OfFeatures(model), features | written

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tapml.cli.model_arguments import number, seconds
+from tapml.cli.model_arguments import number, seconds, writable_folder
 
 if TYPE_CHECKING:
     from tapml.comparing.baseline import Baseline
@@ -34,6 +34,7 @@ examples:
   tapml compare model.onnx --fuzz found --backends onnxruntime,openvino --data data.npz
   tapml compare --calibrate results/ --write-thresholds own.json
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --thresholds own.json
+  tapml compare --causes results/                       what they have in common, each cause once
   tapml compare --list                                  the backends, and what each needs
 
 The data is an .npz file, or a folder of .npy files, with arrays named as the model's inputs, or x,
@@ -43,8 +44,9 @@ text a line, or a folder of .txt files, of which the first 64 tokens count. Labe
 Every backend runs in a process of its own. For each pair that differs, the layer is named that
 differs alone on equal inputs, and with three backends or more the one that a majority disagrees
 with. NAME@VERSION is another version of the library: the first use installs it with pip into an
-environment in your cache. --output FOLDER keeps the localization maps (report.html) and
-result.json. --fuzz FOLDER keeps each cause it finds once, as its smallest model with a script.
+environment in your cache. --output FOLDER keeps the localization maps (report.html), result.json,
+and in layers/ each pair's layer alone with a script. --fuzz FOLDER keeps each cause it finds once,
+as its smallest model with a script.
 
 exit codes: 0 all pairs agree, or show only what --baseline has; 1 a pair differs, or a backend
 crashes or hangs; 2 usage or input
@@ -77,7 +79,10 @@ def add_parser(subparsers: Any) -> None:
         help="an .npz file, a folder of images or .npy files, or a .txt file or folder of them",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="write report.html and result.json there"
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="write report.html, result.json, and each pair's layer alone with a script there",
     )
     parser.add_argument(
         "--outputs", type=Path, metavar="FOLDER",
@@ -117,6 +122,11 @@ def add_parser(subparsers: Any) -> None:
     fuzz.add_argument(
         "--seed", type=number("a seed", int, 0, 2**32 - 1), default=0, metavar="S",
         help="the same seed draws the same cases (default: %(default)d)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--causes", type=Path, nargs="+", metavar="RESULT",
+        help="count what several results have in common, each cause once: result.json files, or "
+        "folders with them",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the backends and stop")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -203,6 +213,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(arguments.json)
     if arguments.calibrate is not None:
         return _calibrate(arguments)
+    if arguments.causes is not None:
+        return _print_causes(arguments)
     from tapml_targets.errors import InputError
 
     if arguments.fuzz is not None:
@@ -214,6 +226,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.model is None or (arguments.data is None and not is_plan(arguments.model)):
         raise InputError("expected a model and --data; see `tapml compare --help`")
     from tapml.cli.progress import watch
+    from tapml.comparing.layer_script import LAYERS
     from tapml.comparing.run import compare
 
     accepted = None
@@ -222,6 +235,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         accepted = read_baseline(arguments.baseline)
     names = _names(arguments)
+    if arguments.output is not None:
+        writable_folder(arguments.output)
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         comparison = compare(
             arguments.model,
@@ -230,6 +245,7 @@ def run(arguments: argparse.Namespace) -> int:
             limits=_limits(arguments),
             deadline_seconds=arguments.deadline,
             outputs=arguments.outputs,
+            layers=None if arguments.output is None else arguments.output / LAYERS,
             watcher=watcher,
         )
     if arguments.output is not None:
@@ -326,7 +342,6 @@ def _gate(comparison: Comparison, accepted: Baseline | None, written: Path | Non
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
-    from tapml.cli.model_arguments import writable_folder
     from tapml.comparing.page import render_comparison
     from tapml.durable.files import write_json, write_text
     from tapml.durable.strict_json import to_strict
@@ -361,6 +376,9 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))
     if folder is not None:
         console.print(Text(f"maps: {folder / 'report.html'}"), soft_wrap=True)
+        for pair in comparison.pairs:
+            if pair.script:
+                console.print(Text(f"{pair.layer} alone: python {pair.script}"), soft_wrap=True)
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -403,6 +421,42 @@ def _calibrate(arguments: argparse.Namespace) -> int:
         f"{found.tiers['accuracy']['missed']} faulty pairs that D_CLASS finds"
     )
     return 0
+
+
+def _print_causes(arguments: argparse.Namespace) -> int:
+    """What several results have in common; 1 if they accuse a backend."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from tapml.comparing.calibration import read_results
+    from tapml.comparing.causes import causes, faults, unique_inconsistencies
+    from tapml_targets.errors import EXIT_MISMATCH
+
+    results = list(read_results(arguments.causes))
+    found = causes(results)
+    unique, total = len(unique_inconsistencies(results)), sum(len(faults(each)) for each in results)
+    code = EXIT_MISMATCH if found else 0
+    if arguments.json:
+        _print_json({"comparisons": len(results), "unique": unique, "inconsistencies": total,
+                     "causes": [each.to_json() for each in found]})  # fmt: skip
+        return code
+    console = Console(highlight=False, emoji=False)
+    console.print(f"{len(results)} comparisons, {unique} unique ({total}) inconsistencies, "
+                  f"{len(found)} cause{'' if len(found) == 1 else 's'}")  # fmt: skip
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("cause", "backend", "models", "pairs", "layers", "deviation"):
+        table.add_column(title, overflow="fold")
+    for each in found:
+        plain = each.to_json()
+        kind = f"{each.status} at {each.layer_kind}" if each.layer_kind else each.status
+        layers = ", ".join(plain["layers"]) or each.place
+        cells = (kind, each.backend, str(len(plain["models"])), str(len(each.found)), layers,
+                 " ".join(plain["relative_deviation"]))  # fmt: skip
+        table.add_row(*(Text(cell or "-") for cell in cells))
+    if found:
+        console.print(table)
+    return code
 
 
 def _list(as_json: bool) -> int:

@@ -19,6 +19,7 @@ import msgspec
 
 from tapml.comparing import metrics
 from tapml.comparing.causes import Document
+from tapml.comparing.layer_script import LAYERS
 from tapml.comparing.verdicts import Thresholds
 from tapml.durable.files import write_bytes
 from tapml_targets.errors import InputError
@@ -275,7 +276,9 @@ def read_results(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
         If one is missing, or is something else.
     """
     for path in paths:
-        files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        files = [path]
+        if path.is_dir():
+            files = [each for each in sorted(path.rglob("*.json")) if not _is_of_layer(each)]
         if not files:
             raise InputError(f"{path} holds no result.json; tapml compare --output makes them")
         for file in files:
@@ -290,6 +293,13 @@ def read_results(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
                     f"{file} is no comparison; expected a result.json of tapml compare --output"
                 )
             yield document
+
+
+def _is_of_layer(file: Path) -> bool:
+    """Whether a file belongs to a layer that lies beside a result."""
+    return any(
+        each.name == LAYERS and (each.parent / "result.json").is_file() for each in file.parents
+    )
 
 
 def write_thresholds(calibrated: Calibrated, file: Path) -> None:

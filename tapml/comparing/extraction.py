@@ -21,7 +21,7 @@ from tapml.comparing.stored import (
     machine_name,
     names_of,
 )
-from tapml.comparing.texts import MASK
+from tapml.comparing.texts import read_tokens
 from tapml.comparing.tokens import without_padding
 from tapml.runs.phases import Phases
 from tapml_targets.errors import InputError
@@ -158,7 +158,7 @@ def extract(
 
 
 def _run(process: BackendProcess, inputs: Mapping[str, Array], data: Data) -> dict[str, Array]:
-    mask = data.arrays.get(MASK)
+    _, mask = read_tokens(data.arrays)
     return {name: without_padding(each, mask) for name, each in process.run(inputs).items()}
 
 

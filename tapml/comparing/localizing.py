@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from tapml.backends.runner import Array, Node
 from tapml.comparing.data import Data
+from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
     deviation_of,
     deviations,
@@ -37,6 +39,8 @@ class Localizer:
         The same, as it was given.
     failures
         Of the backends that gave no output.
+    layers
+        Gets each pair's layer alone, see :func:`~tapml.comparing.layer_script.write_layer`.
     """
 
     def __init__(
@@ -45,11 +49,13 @@ class Localizer:
         inputs: Mapping[str, Array],
         data: Data,
         failures: Mapping[str, Failure],
+        layers: Path | None = None,
     ) -> None:
         self._processes = processes
         self._inputs = inputs
         self._data = data
         self._failures = failures
+        self._layers = layers
         self._hidden: dict[tuple[str, int], tuple[_Hidden, ...]] = {}
         self._replayed: dict[tuple[str, str, str, int], list[Array] | None] = {}
 
@@ -82,13 +88,15 @@ class Localizer:
         order = {node.name: place for place, node in enumerate(nodes)}
         guilty.sort(key=lambda node: order[node.name])
         if guilty:
-            return replace(
+            pair = replace(
                 pair,
                 layer=guilty[0].name,
                 layer_kind=guilty[0].kind,
                 guilty=tuple(node.name for node in guilty),
                 blamed=self._blamed(guilty[0], pair, instance),
+                script=self._script(guilty[0], pair, first, instance),
             )
+            return self._placed(guilty[0], pair, instance)
         if unstable:
             return replace(
                 pair,
@@ -120,7 +128,10 @@ class Localizer:
             nodes = [self._failing_node(broken[0], healthy)]
         if nodes[0] is None:
             return pair
-        return replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
+        pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
+        if len(broken) == 2:
+            return pair
+        return replace(pair, script=self._script(nodes[0], pair, healthy, 0))
 
     def _states(self, name: str, instance: int) -> tuple[_Hidden, ...]:
         key = name, instance
@@ -156,6 +167,47 @@ class Localizer:
             except BackendFailedError:
                 self._replayed[key] = None
         return self._replayed[key]
+
+    def _placed(self, node: Node, pair: PairResult, instance: int) -> PairResult:
+        """The pair with the fault's place: the accused backend's interface, or its library."""
+        places = {}
+        for name in [pair.blamed] if pair.blamed else pair.backends:
+            (other,) = set(pair.backends) - {name}
+            own = self._rebuilt(name, node, pair.backends[0], instance)
+            made, right = (
+                self._alone(each, node, pair.backends[0], instance) for each in (name, other)
+            )
+            if own is None or made is None or right is None:
+                continue
+            if is_beyond_rounding(own, made) and not is_beyond_rounding(own, right):
+                places[name] = "interface"
+            elif pair.blamed and is_beyond_rounding(own, right):
+                places[name] = "" if is_beyond_rounding(own, made) else "library"
+        named = {name: place for name, place in places.items() if place}
+        if len(named) != 1:
+            return pair
+        ((name, place),) = named.items()
+        said = (
+            "the layer from its library's own calls is right, so the interface is at fault"
+            if place == "interface"
+            else "the layer from its library's own calls is wrong too, so the library is at fault"
+        )
+        return replace(pair, place=place, reason=f"{pair.reason}; {name}: {said}")
+
+    def _rebuilt(self, name: str, node: Node, holder: str, instance: int) -> list[Array] | None:
+        values = self._sources(node, holder, instance)
+        try:
+            return None if values is None else self._processes[name].rebuild(node.name, values)
+        except BackendFailedError:
+            return None
+
+    def _script(self, node: Node, pair: PairResult, holder: str, instance: int) -> str:
+        """The script that shows a node alone on the pair, on what the holder's run gave it."""
+        values = None if self._layers is None else self._sources(node, holder, instance)
+        if self._layers is None or values is None:
+            return ""
+        found = write_layer(self._layers, node, values, self._processes[holder], pair.backends)
+        return "" if found is None else str(found)
 
     def _differ_alone(self, node: Node, pair: PairResult, instance: int) -> bool:
         first, second = (

@@ -61,6 +61,10 @@ def _pair(pair: PairResult) -> Section:
     if len(pair.guilty) > 1:
         facts.append(("all guilty layers", ", ".join(pair.guilty)))
     facts.append(("blamed", pair.blamed or "nobody: there is no majority"))
+    if pair.place:
+        facts.append(("the fault lies in", f"the {pair.place}"))
+    if pair.script:
+        facts.append(("the layer alone", f"python {pair.script}"))
     if pair.worst is not None:
         facts.append(("most inconsistent instance", str(pair.worst)))
     for name in ("D_CLASS", "D_MAD"):

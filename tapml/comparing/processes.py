@@ -116,6 +116,20 @@ class BackendProcess:
         payload = {"node": node, "inputs": list(inputs)}
         return list(self._call("replay", payload)["outputs"])
 
+    def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        """What the library's own calls make of these inputs of a node."""
+        self.load()
+        return list(self._call("rebuild", {"node": node, "inputs": list(inputs)})["outputs"])
+
+    def save_layer(
+        self, node: str, inputs: Sequence[Array], folder: Path
+    ) -> tuple[str, dict[str, Array]]:
+        """Write a model of one node: see :class:`tapml.backends.runner.SavesLayers`."""
+        self.load()
+        payload = {"node": node, "inputs": list(inputs), "folder": str(folder.resolve())}
+        answer = self._call("save_layer", payload)
+        return answer["name"], dict(answer["arrays"])
+
     def _call(self, job: str, payload: Any) -> Any:
         started = time.monotonic()
         try:

@@ -53,6 +53,11 @@ class PairResult:
         Nodes that differ between two runs on one backend.
     graph
         The execution deviation graph; empty for a pair that agrees.
+    script
+        The path of a script that shows the layer alone, where one was written.
+    place
+        ``interface`` or ``library``: where the fault of the layer lies, as the layer rebuilt from
+        the library's own calls says; empty where that is not known.
     """
 
     backends: tuple[str, str]
@@ -66,6 +71,8 @@ class PairResult:
     guilty: tuple[str, ...] = ()
     unstable: tuple[str, ...] = ()
     graph: tuple[NodeDeviation, ...] = ()
+    script: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,8 @@ def _pair(pair: PairResult) -> dict[str, Any]:
         "worst_instance": pair.worst,
         "guilty": list(pair.guilty),
         "unstable": list(pair.unstable),
+        "script": pair.script or None,
+        "place": pair.place or None,
         "nodes": [
             {
                 "name": each.node.name,

@@ -40,6 +40,7 @@ def compare(
     limits: Thresholds | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
     outputs: str | Path | None = None,
+    layers: str | Path | None = None,
     pool: Pool | None = None,
     watcher: Watcher = ignore,
 ) -> Comparison:
@@ -66,6 +67,9 @@ def compare(
         A folder that keeps the outputs. What it has of these backends, in the releases that are
         installed here, is not run again, and what it has of others takes part: see
         :mod:`tapml.comparing.stored`. One backend is then enough, or none.
+    layers
+        A folder that gets the layer of each pair that differs: a model of it alone, what it read,
+        and a script that shows it on both backends.
     pool
         A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
         import the backends' libraries once. Default: one for this call.
@@ -96,7 +100,9 @@ def compare(
             own = [tuple(each.backend.installed()) for each in processes.values()]
             others = [each for each in keeping.runs() if each.installed not in own]
             found.add_stored(others, keeping.store)
-        localizer = Localizer(processes, found.inputs, data, found.failures)
+        localizer = Localizer(
+            processes, found.inputs, data, found.failures, None if layers is None else Path(layers)
+        )
         return _compared(
             str(model), len(data), found, localizer, limits or Thresholds(),
             labels=data.labels, tokens=data.arrays, phases=phases,

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from tapml.backends.runner import FEATURES
 from tapml.comparing.data import Data, make_data
-from tapml.comparing.texts import padded
-from tapml.models.stored import StoredDecoder, StoredModule
+from tapml.comparing.texts import as_written, padded
+from tapml.models.stored import StoredDecoder, StoredEncoder, StoredEncoderDecoder, StoredModule
 from tapml.session.folder import check_finished, is_session
 from tapml.session.kept_model import open_kept
 from tapml.workloads.module import Input as ModuleCase
@@ -26,10 +27,12 @@ def is_plan(model: Path) -> bool:
 def cases_of(session: Path) -> Data:
     """What a finished session was moved with: its prompts with the tokens that followed, or inputs.
 
+    Sources and sentences are padded at their end.
+
     Raises
     ------
     InputError
-        If the session has not finished, or its model is neither a decoder nor a plain module.
+        If the session has not finished, or its model is of a kind whose plan is not compared.
     """
     check_finished(session)
     kept = open_kept(session)
@@ -39,8 +42,18 @@ def cases_of(session: Path) -> Data:
     if isinstance(kept.model, StoredDecoder):
         rows = [[*each.case.token_ids, *each.choices] for each in cases]
         return Data(padded([each for each in rows if len(each) > 1]))
+    if isinstance(kept.model, StoredEncoder):
+        return Data(padded([each for one in cases for each in one.case.sentences]))
+    if isinstance(kept.model, StoredEncoderDecoder):
+        written = padded([[*kept.model.start_tokens, *each.choices[:-1]] for each in cases])
+        source = (
+            padded([each.case.token_ids for each in cases])
+            if kept.model.features is None
+            else {FEATURES: np.stack([each.case.plain for each in cases])}
+        )
+        return Data(source | as_written(written))
     if not isinstance(kept.model, StoredModule):
-        raise InputError(f"{kept.model.name} is neither a decoder nor a plain module")
+        raise InputError(f"the plan of {kept.model.name} is compared by `tapml offload` alone")
     given = [each.case for each in cases if isinstance(each.case, ModuleCase)]
     names = [each.name for each in kept.model.inputs]
     arrays = [[tensor.array for tensor in each.tensors] for each in given]

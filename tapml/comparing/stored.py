@@ -22,10 +22,9 @@ import numpy as np
 from msgspec import Meta
 
 from tapml.backends.finding import Backend
-from tapml.backends.runner import Array, Input
+from tapml.backends.runner import MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array, Input
 from tapml.comparing.data import Data
 from tapml.comparing.processes import Failure
-from tapml.comparing.texts import MASK, TOKENS
 from tapml.durable.files import write_bytes
 from tapml_targets.errors import InputError
 
@@ -220,7 +219,9 @@ def hash_data(data: Data) -> str:
 def beside(data: Data) -> dict[str, Array]:
     """What outputs are judged with, besides themselves."""
     found: dict[str, Any] = {
-        name: data.arrays[name] for name in (TOKENS, MASK) if name in data.arrays
+        name: data.arrays[name]
+        for name in (TOKENS, MASK, WRITTEN, WRITTEN_MASK)
+        if name in data.arrays
     }
     return found if data.labels is None else {**found, "y": data.labels}
 

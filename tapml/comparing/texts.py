@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from tapml.backends.runner import Array
+from tapml.backends.runner import MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array
 from tapml_targets.errors import InputError
 
 ENDING: Final = ".txt"
-TOKENS: Final = "token_ids"
-MASK: Final = "attention_mask"
 MOST_TOKENS: Final = 64
 """Of one text: the rest is left out."""
 _LARGEST_BYTES: Final = 64 << 20
@@ -52,6 +51,8 @@ def to_tokens(texts: Sequence[str], model: Path, most: int = MOST_TOKENS) -> dic
     """The texts in tokens of a model's folder, cut to `most`, and padded with 0 at the end.
 
     ``token_ids`` and ``attention_mask`` are int64 ``[texts, tokens]``; the mask is 1 at the tokens.
+    An encoder-decoder also gets ``decoder_token_ids`` and ``decoder_attention_mask``: what follows
+    a tab in the text, else the text again, behind the token that starts it.
 
     Raises
     ------
@@ -66,11 +67,28 @@ def to_tokens(texts: Sequence[str], model: Path, most: int = MOST_TOKENS) -> dic
             f"{model.name} has no tokenizer, so it takes no text: expected the folder of a "
             f"language model with its tokenizer, or an .npz file with {TOKENS} as --data"
         )
-    rows = [codec.encode(each)[:most] for each in texts]
-    for text, row in zip(texts, rows, strict=True):
+    start = _start_token(model)
+    pairs = [each.partition("\t") if start is not None else (each, "", "") for each in texts]
+    rows = [codec.encode(text)[:most] for text, _, _ in pairs]
+    for (text, _, _), row in zip(pairs, rows, strict=True):
         if len(row) < 2:
             raise InputError(f"the text {text[:40]!r} has {len(row)} tokens; expected two or more")
-    return padded(rows)
+    if start is None:
+        return padded(rows)
+    written = [[start, *codec.encode(target or text)][:most] for text, _, target in pairs]
+    return padded(rows) | as_written(padded(written))
+
+
+def _start_token(model: Path) -> int | None:
+    """What the decoder of an encoder-decoder begins with; None for another model."""
+    try:
+        config = json.loads((model / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(config, dict) or config.get("is_encoder_decoder") is not True:
+        return None
+    start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    return start if isinstance(start, int) else 0
 
 
 def padded(rows: Sequence[Sequence[int]]) -> dict[str, Array]:
@@ -82,3 +100,15 @@ def padded(rows: Sequence[Sequence[int]]) -> dict[str, Array]:
         ids[at, : len(row)] = row
         mask[at, : len(row)] = 1
     return {TOKENS: ids, MASK: mask}
+
+
+def as_written(tokens: Mapping[str, Array]) -> dict[str, Array]:
+    """What :func:`padded` gave, as the text that a decoder reads beside a source."""
+    return {WRITTEN: tokens[TOKENS], WRITTEN_MASK: tokens[MASK]}
+
+
+def read_tokens(arrays: Mapping[str, Array]) -> tuple[Array | None, Array | None]:
+    """The tokens that logits belong to, and their mask: of an encoder-decoder, what it writes."""
+    if WRITTEN in arrays:
+        return arrays[WRITTEN], arrays.get(WRITTEN_MASK)
+    return arrays.get(TOKENS), arrays.get(MASK)

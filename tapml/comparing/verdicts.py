@@ -10,7 +10,7 @@ import numpy as np
 
 from tapml.backends.runner import Array
 from tapml.comparing import metrics
-from tapml.comparing.texts import MASK, TOKENS
+from tapml.comparing.texts import read_tokens
 from tapml.comparing.tokens import are_logits, as_plain, clearest, token_distances
 from tapml_targets.errors import InputError
 
@@ -160,7 +160,7 @@ def judge(
         worst = int(np.argmax(relative))
         return OutputVerdict("nan", f"{int(np.isinf(relative).sum())} of {count} instances have "
                              "NaN or Inf on one side only", worst, found)  # fmt: skip
-    if tokens and are_logits(tokens.get(TOKENS), one):
+    if tokens and are_logits(read_tokens(tokens)[0], one):
         triggers, order = _judge_tokens(one, other, relative, tokens, limits, found)
     elif truth.labels is not None:
         target = truth.labels
@@ -228,7 +228,7 @@ def _judge_tokens(
     A divergence or another token first counts, as the published distances do, where the logits
     differ by more than a tie.
     """
-    distances = token_distances(one, other, tokens.get(MASK))
+    distances = token_distances(one, other, read_tokens(tokens)[1])
     apart = relative >= TIE
     diverging = distances.divergence >= limits.divergence
     parted = np.isin(np.arange(len(relative)), list(distances.partings))

@@ -27,6 +27,27 @@ from tapml.isolate.member import Member
 _TAIL_BYTES: Final = 4000
 
 
+class _Without:
+    """A finder of modules that does not find some.
+
+    They look as if they were not installed. None in ``sys.modules`` would do that to an import, but
+    Keras takes a library whose name is there for one that was imported.
+    """
+
+    def __init__(self, finder: Any, absent: Collection[str]) -> None:
+        self._finder = finder
+        self._absent = absent
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """What the finder finds."""
+        if name.partition(".")[0] in self._absent:
+            return None
+        return self._finder.find_spec(name, path, target)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
 @dataclass
 class _Process:
     number: int
@@ -164,8 +185,8 @@ def main(descriptor: int) -> None:
         while not requests:
             requests = pool.receive(wait=True)
         settings, _ = requests.pop(0)
-        # With None in sys.modules, an import fails as if the module were not installed.
-        sys.modules.update(dict.fromkeys(settings["without"]))
+        absent = frozenset(settings["without"])
+        sys.meta_path[:] = [_Without(each, absent) for each in sys.meta_path]
         # Imports leave little garbage, and the collector would walk over all modules many times.
         gc.disable()
         for module in settings["preload"]:

@@ -19,9 +19,10 @@ from tapml.isolate.pool import Pool
 from tests.comparing.small_cnn import NODES, make_images
 
 DEADLINE = 500.0
-MODULES = ["torch-eager", "torch-eager:math", "torch-eager:flash", "torch-compile:aot-eager"]
+MODULES = ["torch-eager", "torch-eager:math", "torch-eager:flash", "torch-compile:aot-eager",
+           "onnxruntime", "openvino"]  # fmt: skip
 JOBS = [f"{__name__}:{name}" for name in ("record", "module_on", "onnx_on", "writes_in_place",
-                                           "language_model")]  # fmt: skip
+                                           "language_model", "encoder_decoder")]  # fmt: skip
 
 
 def record(folder: str) -> None:
@@ -133,6 +134,39 @@ def language_model(variant: str) -> None:
     _check(runner, inputs, attention.name)
 
 
+def encoder_decoder(given: dict[str, str]) -> None:
+    """A source and what the decoder reads: the class's own logits, with its own masks."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, WhisperForConditionalGeneration
+
+    from tests.models.families import make_family
+
+    family = given["family"]
+    folder = make_family(Path(given["folder"]), family)
+    runner = _load("torch-eager", str(folder))
+    written = np.array([[3, 8, 9], [3, 5, 0]])
+    if family == "whisper":
+        features = np.random.default_rng(0).standard_normal((2, 8, 40)).astype(np.float32)
+        source = {"features": features}
+        model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
+        tensors = {"input_features": torch.from_numpy(features)}
+    else:
+        mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
+        source = {"token_ids": np.array([[5, 17, 99, 3], [4, 8, 0, 0]]), "attention_mask": mask}
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        tensors = {"input_ids": torch.from_numpy(source["token_ids"]),
+                   "attention_mask": torch.from_numpy(mask)}  # fmt: skip
+    inputs = {**source, "decoder_token_ids": written}
+    assert [each.name for each in runner.inputs()] == list(inputs)
+    with torch.no_grad():
+        own = model(**tensors, decoder_input_ids=torch.from_numpy(written), use_cache=False).logits
+    (logits,) = runner.run(inputs).values()
+    np.testing.assert_allclose(logits, own.numpy(), rtol=1e-4, atol=1e-5)
+    node = next(each.name for each in runner.nodes() if each.kind in ("relu", "gelu"))
+    assert "encoder" in node
+    _check(runner, inputs, node)
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     environment = Environment(preload=describe("torch-eager").preload)
@@ -157,3 +191,10 @@ def test_hidden_states_are_those_of_their_time_also_in_bfloat16(pool: Pool, tmp_
 
 def test_a_language_model_is_a_program_of_layers(pool: Pool) -> None:
     pool.submit(JOBS[4], "math").result()
+
+
+@pytest.mark.parametrize("family", ["bart", "t5", "whisper"])
+def test_an_encoder_decoder_is_a_program_of_its_source_and_its_text(
+    pool: Pool, tmp_path: Path, family: str
+) -> None:
+    pool.submit(JOBS[5], {"family": family, "folder": str(tmp_path / family)}).result()

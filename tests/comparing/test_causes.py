@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tapml.backends.runner import Node
+from tapml.cli.main import main
 from tapml.comparing.causes import causes, unique_inconsistencies
 from tapml.comparing.localization import NodeDeviation
 from tapml.comparing.processes import Failure
 from tapml.comparing.result import BackendResult, Comparison, PairResult
+from tapml.durable.strict_json import to_strict
 
 METRICS = {
     "elementwise": {"triggering": 3},
@@ -65,3 +69,20 @@ def test_equal_failures_are_one_cause(second: str, number: int) -> None:
         for name in failures
     ]
     assert len(causes([document("m", *pairs, failures=failures)])) == number
+
+
+def test_the_command_counts_what_results_have_in_common(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        plain = document(name, differing("torch", "jax"), differing("torch", "numpy"))
+        (tmp_path / name / "layers" / "pool1").mkdir(parents=True)
+        (tmp_path / name / "result.json").write_text(json.dumps(to_strict(plain)))
+        # A layer's model has files of its own.
+        (tmp_path / name / "layers" / "pool1" / "config.json").write_text("{}")
+    assert main(["compare", "--causes", str(tmp_path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["comparisons"], found["unique"], found["inconsistencies"]) == (2, 2, 4)
+    assert [each["models"] for each in found["causes"]] == [["a", "b"]]
+    assert main(["compare", "--causes", str(tmp_path)]) == 1
+    assert "2 comparisons, 2 unique (4) inconsistencies, 1 cause" in capsys.readouterr().out

@@ -70,6 +70,16 @@ def of_torch(folder: str) -> dict[str, list[str] | str]:
         mutant = TorchGraph(made)
         assert mutant.inputs()[0].shape == (None, 4)
         found[name] = [each.kind for each in mutant.nodes()]
+    # One that takes three instances, of which the data has two.
+    record_module(
+        net, [torch.from_numpy(x)], None, name="net", samples=[], measure="values", labels=()
+    ).save(Path(folder) / "fixed")
+    few = {name: each[:2] for name, each in arrays.items()}
+    made = Path(folder) / "of fixed"
+    given = {"model": str(Path(folder) / "fixed"), "edits": [["removed", 0, 0]],
+             "made": str(made), "arrays": few}  # fmt: skip
+    assert torch_mutants.make(given) == ""
+    assert TorchGraph(made).inputs()[0].shape == (3, 4)
     return found
 
 

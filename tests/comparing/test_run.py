@@ -43,6 +43,18 @@ def test_a_planted_fault_is_named_at_its_layer_and_its_backend(cnn: Path) -> Non
 
 
 @pytest.mark.usefixtures("planted")
+def test_the_layer_alone_shows_the_fault_again(cnn: Path, tmp_path: Path) -> None:
+    names = ["onnxruntime", "planted:epsilon"]
+    (pair,) = tapml.compare(cnn, names, make_images(), layers=tmp_path / "layers").pairs
+    folder = Path(pair.script).parent
+    assert folder.parent == tmp_path / "layers"
+    compile((folder / "show.py").read_text("utf-8"), "show.py", "exec")
+    (alone,) = tapml.compare(folder / "layer.onnx", names, folder / "data.npz").pairs
+    assert (alone.status, alone.layer) == ("inconsistent", "norm1")
+    assert [each.node.name for each in alone.graph] == ["norm1"]
+
+
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("kind", ["crash", "error"])
 def test_a_backend_that_fails_is_a_result_with_its_layer(cnn: Path, kind: str) -> None:
     comparison = tapml.compare(cnn, ["onnxruntime", f"planted:{kind}"], make_images(4))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from tapml.backends.runner import Array
 from tapml.comparing.data import read_data
+from tapml.comparing.texts import read_tokens
 from tapml.comparing.tokens import without_padding
 from tapml.comparing.verdicts import Thresholds, Truth, judge
 from tapml.models.resolve import zoo_folder
@@ -96,3 +99,21 @@ def test_texts_that_no_model_takes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("A text")
     with pytest.raises(InputError, match=r"model\.onnx has no tokenizer"):
         read_data(tmp_path / "text.txt").in_tokens(tmp_path / "model.onnx")
+
+
+def test_an_encoder_decoder_reads_what_follows_a_tab_or_the_text_again(tmp_path: Path) -> None:
+    model = zoo_folder("pydoc-llama")
+    assert model is not None
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    config = {"is_encoder_decoder": True, "decoder_start_token_id": 7}
+    (folder / "config.json").write_text(json.dumps(config))
+    (tmp_path / "texts.txt").write_text("Return a list.\tOpen a file\nReturn a list.\n")
+    data = read_data(tmp_path / "texts.txt").in_tokens(folder)
+    source, written = data.arrays["token_ids"], data.arrays["decoder_token_ids"]
+    assert (source[0] == source[1]).all() and (written[:, 0] == 7).all()
+    ids, mask = read_tokens(data.arrays)
+    assert ids is written and mask is not None
+    second = written[1][mask[1] > 0]
+    assert second[1:].tolist() == source[1][data.arrays["attention_mask"][1] > 0].tolist()
+    assert written[0][mask[0] > 0].tolist() != second.tolist()

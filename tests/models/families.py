@@ -74,6 +74,29 @@ _RWKV: Final = {
 # By file of the family: configuration class, model class, settings.
 SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "baichuan": ("BaichuanConfig", "BaichuanForCausalLM", {"num_key_value_heads": None}),
+    "bart": (
+        "BartConfig",
+        "BartForConditionalGeneration",
+        {
+            "d_model": 48,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 6,
+            "decoder_attention_heads": 6,
+            "encoder_ffn_dim": 100,
+            "decoder_ffn_dim": 100,
+            "max_position_embeddings": 32,
+            "decoder_start_token_id": 3,
+            "tie_word_embeddings": True,
+            "hidden_size": None,
+            "intermediate_size": None,
+            "num_hidden_layers": None,
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "initializer_range": None,
+            "init_std": 0.1,
+        },
+    ),
     "bert": ("BertConfig", "BertModel", _BERT),
     "bert_classifier": ("BertConfig", "BertForSequenceClassification", _BERT | {"num_labels": 5}),
     "bloom": (

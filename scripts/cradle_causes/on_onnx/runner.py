@@ -109,6 +109,12 @@ def _crash_kernel(right: Run, x: Any, kernel: Any, *bias: Any, **named: Any) -> 
     return right(x, wrong, *bias, **named)
 
 
+def _crash_depthwise(right: Run, x: Any, kernel: Any, *bias: Any, **named: Any) -> Any:
+    depthwise = named.get("group") not in (None, 1) and named["group"] == x.shape[1]
+    wrong = np.reshape(kernel, (1, -1, *kernel.shape[2:])) if depthwise else kernel
+    return right(x, wrong, *bias, **named)
+
+
 def _crash_norm(right: Run, x: Any, gain: Any, *values: Any, **named: Any) -> Any:
     return right(x, np.zeros((1, len(gain) + 1), gain.dtype), *values, **named)
 
@@ -130,6 +136,7 @@ _OPERATORS: Final[dict[str, tuple[tuple[str, ...], Run]]] = {
     "kernel-flipped": (("Conv",), _kernel_flipped),
     "kernel-transposed": (("Conv",), _kernel_transposed),
     "crash-kernel": (("Conv",), _crash_kernel),
+    "crash-depthwise": (("Conv",), _crash_depthwise),
     "crash-norm": (("BatchNormalization",), _crash_norm),
     "crash-pooling": (("AveragePool", "MaxPool"), _crash_pooling),
     "crash-dense": (("Gemm", "MatMul"), _crash_dense),

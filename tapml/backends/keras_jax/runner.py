@@ -2,4 +2,6 @@
 
 from tapml.backends.keras_runner import loader
 
-load = loader("jax", "jax")
+OWN_CALLS = "tapml.backends.keras_jax.own_calls"
+
+load = loader("jax", "jax", OWN_CALLS)

@@ -2,4 +2,6 @@
 
 from tapml.backends.keras_runner import loader
 
-load = loader("tensorflow", "tensorflow")
+OWN_CALLS = "tapml.backends.keras_tensorflow.own_calls"
+
+load = loader("tensorflow", "tensorflow", OWN_CALLS)

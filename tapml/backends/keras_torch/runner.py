@@ -2,4 +2,6 @@
 
 from tapml.backends.keras_runner import loader
 
-load = loader("torch", "torch")
+OWN_CALLS = "tapml.backends.keras_torch.own_calls"
+
+load = loader("torch", "torch", OWN_CALLS)

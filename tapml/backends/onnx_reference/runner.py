@@ -19,6 +19,7 @@ class _Reference:
         from onnx.reference import ReferenceEvaluator
 
         self._graph = OnnxGraph(model)
+        self.save_layer = self._graph.save_alone
         self._evaluator = _supported(lambda: ReferenceEvaluator(self._graph.model))
 
     def versions(self) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """ONNX Runtime on the CPU."""
 
 from tapml.backends.description import Description
+from tapml.backends.parts import PROGRAM_FOLDER
 
 DESCRIPTION = Description(
     title="ONNX Runtime",
-    formats=(".onnx",),
+    formats=(".onnx", PROGRAM_FOLDER),
     packages={"onnxruntime": "onnxruntime>=1.20", "onnx": "onnx>=1.17"},
     preload=("onnx", "onnxruntime"),
     variants={

@@ -1,4 +1,4 @@
-"""Loads an ONNX model into ONNX Runtime."""
+"""Loads an ONNX model or a torch module into ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import filled, in_steps
-from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
+from tapml.backends.runner import Array, Input, Node, Runner, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
 
 _LEVELS: Final = {
@@ -24,13 +24,9 @@ class _OnnxRuntime:
         self._graph = OnnxGraph(model)
         self._level = _LEVELS[level]
         # By its path, so that weights in files beside the model are found.
-        self._session = self._open(str(model))
-
-    def versions(self) -> dict[str, str]:
-        import onnx
-        import onnxruntime
-
-        return {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
+        self._session = _open(str(model), self._level)
+        self.versions = _versions
+        self.save_layer = self._graph.save_alone
 
     def inputs(self) -> list[Input]:
         return self._graph.inputs()
@@ -46,23 +42,13 @@ class _OnnxRuntime:
         return dict(zip(self._graph.outputs, found, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
-        session = self._open(self._graph.with_all_outputs().SerializeToString())
+        session = _open(self._graph.with_all_outputs().SerializeToString(), self._level)
         return self._graph.by_node(self._run(session, filled(inputs, self._graph.step)))
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         model, given = self._graph.alone(node, inputs)
-        return list(self._run(self._open(model.SerializeToString()), given).values())
-
-    def _open(self, model: str | bytes) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, self._level)
-        options.log_severity_level = 4
-        try:
-            return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
-            raise UnsupportedOperatorError(str(error)) from error
+        session = _open(model.SerializeToString(), self._level)
+        return list(self._run(session, given).values())
 
     @staticmethod
     def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -70,6 +56,48 @@ class _OnnxRuntime:
         return dict(zip(names, map(to_plain, session.run(None, dict(inputs))), strict=True))
 
 
-def load(model: Path, variant: str) -> _OnnxRuntime:
-    """Load a ``.onnx`` file; raises InputError if it is none."""
-    return _OnnxRuntime(model, variant)
+def _open(model: str | bytes, level: str) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
+        raise UnsupportedOperatorError(str(error)) from error
+
+
+def _versions() -> dict[str, str]:
+    import onnx
+    import onnxruntime
+
+    return {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__}
+
+
+def _of_program(folder: Path, level: str) -> PartsRunner:
+    """A torch module: each part is exported for the shapes that it is given."""
+    graph = graph_of(folder)
+
+    import torch
+
+    def prepare(_: Graph, part: Any, inputs: Mapping[str, Array]) -> Prepared:
+        from tapml.backends.torch_export import to_onnx
+
+        session = _open(to_onnx(part, inputs), level)
+        reads = {each.name for each in session.get_inputs()}
+
+        def run(given: Mapping[str, Array]) -> list[Array]:
+            tensors = dict(zip(part.inputs, part.tensors(given), strict=True))
+            arrays = {name: each.numpy() for name, each in tensors.items() if name in reads}
+            # By place: a value that is several outputs has one of their names.
+            return list(session.run(None, arrays))
+
+        return run
+
+    return PartsRunner(graph, prepare, lambda: _versions() | {"torch": torch.__version__})
+
+
+def load(model: Path, variant: str) -> Runner:
+    """Load a ``.onnx`` file or a torch module's folder; raises InputError if it is neither."""
+    return _of_program(model, _LEVELS[variant]) if model.is_dir() else _OnnxRuntime(model, variant)

@@ -1,4 +1,4 @@
-"""Loads an ONNX model into OpenVINO."""
+"""Loads an ONNX model or a torch module into OpenVINO."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import filled, in_steps
-from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
+from tapml.backends.runner import Array, Input, Node, Runner, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
 
 _UNCONVERTED: Final = re.compile(
@@ -22,6 +22,7 @@ class _OpenVino:
         import openvino
 
         self._graph = OnnxGraph(model)
+        self.save_layer = self._graph.save_alone
         self._core = openvino.Core()
         self._path = model
         self._model = self._compile(self._read(str(model)))
@@ -82,11 +83,46 @@ class _OpenVino:
             raise UnsupportedOperatorError(f"OpenVINO does not convert {what}") from error
 
     def _compile(self, model: Any) -> Any:
-        # In half precision on CPUs that have it, unless this asks for float32.
-        return self._core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return _compiled(self._core, model)
 
 
-def load(model: Path, variant: str) -> _OpenVino:
-    """Load a ``.onnx`` file; raises InputError if it is none."""
+def _compiled(core: Any, model: Any) -> Any:
+    # In half precision on CPUs that have it, unless this asks for float32.
+    return core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def _of_program(folder: Path) -> PartsRunner:
+    """A torch module: each part is read by OpenVINO's own frontend, for the shapes given."""
+    graph = graph_of(folder)
+
+    import openvino
+    import torch
+
+    core = openvino.Core()
+
+    def prepare(_: Graph, part: Any, inputs: Mapping[str, Array]) -> Prepared:
+        try:
+            with torch.no_grad():
+                program = torch.export.export(part.module, part.tensors(inputs))
+            compiled = _compiled(core, openvino.convert_model(program))
+        except Exception as error:  # A RuntimeError for nearly everything.
+            found = _UNCONVERTED.search(str(error))
+            what = found["what"] if found else str(error).strip().partition("\n")[0]
+            raise UnsupportedOperatorError(f"OpenVINO does not convert {what[:200]}") from error
+
+        def run(given: Mapping[str, Array]) -> list[Array]:
+            outputs = compiled([each.numpy() for each in part.tensors(given)])
+            return [to_plain(outputs[place]) for place in range(len(part.outputs))]
+
+        return run
+
+    def versions() -> dict[str, str]:
+        return {"openvino": openvino.__version__.partition("-")[0], "torch": torch.__version__}
+
+    return PartsRunner(graph, prepare, versions)
+
+
+def load(model: Path, variant: str) -> Runner:
+    """Load a ``.onnx`` file or a torch module's folder; raises InputError if it is neither."""
     del variant
-    return _OpenVino(model)
+    return _of_program(model) if model.is_dir() else _OpenVino(model)

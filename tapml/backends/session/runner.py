@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tapml.backends.parts import in_steps
@@ -40,26 +41,43 @@ class _Moved:
         return self._graph.nodes()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        entry = self._graph.entry
+        names: list[str] = []
 
         def run(step: Mapping[str, Array]) -> list[Array]:
-            self._executor.reset()
-            outputs = self._executor.run(entry.name, self._graph.prepared(step))
-            return [to_plain(outputs[each]).copy() for each in entry.outputs]
+            found = self._run(step)
+            names[:] = found
+            return list(found.values())
 
-        return dict(zip(entry.outputs, in_steps(run, inputs, self._step()), strict=True))
+        values = in_steps(run, inputs, self._step())
+        return dict(zip(names, values, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
         found: dict[str, list[Array]] = {}
-
-        def keep(call: CallStep, _: Sequence[Array], writes: Sequence[Array]) -> None:
-            found[self._graph.name_of(call)] = [to_plain(each).copy() for each in writes]
-
-        self._executor.reset()
-        self._executor.run(
-            self._graph.entry.name, self._graph.prepared(self._graph.filled(inputs)), keep
-        )
+        self._run(self._graph.filled(inputs), found)
         return found
+
+    def _run(
+        self, inputs: Mapping[str, Array], found: dict[str, list[Array]] | None = None
+    ) -> dict[str, Array]:
+        """The outputs; `found` receives what each node wrote in the first run of its entry."""
+        self._executor.reset()
+        runs = self._graph.runs(inputs)
+        last = runs[-1][0]
+        outputs = []
+        for name, given in runs:
+            observer = None if found is None else partial(self._keep, found, name)
+            made = self._executor.run(name, given, observer)
+            if name == last:
+                outputs.append({key: each.copy() for key, each in made.items()})
+        return self._graph.outputs_of(outputs, inputs)
+
+    def _keep(
+        self, found: dict[str, list[Array]], entry: str, call: CallStep, _: Sequence[Array],
+        writes: Sequence[Array],
+    ) -> None:  # fmt: skip
+        name = self._graph.name_of(entry, call)
+        if name not in found:
+            found[name] = [to_plain(each).copy() for each in writes]
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         call, arguments, symbols, written = self._graph.call_alone(node, inputs, self._weights)

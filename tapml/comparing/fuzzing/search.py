@@ -18,7 +18,6 @@ from random import Random
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from tapml.backends.child import JOBS
 from tapml.backends.finding import find_backend
@@ -26,6 +25,7 @@ from tapml.comparing.data import Data
 from tapml.comparing.fuzzing.mutants import KINDS
 from tapml.comparing.fuzzing.sources import MAKING, Source, check_model, source_of
 from tapml.comparing.fuzzing.stacks import LAYERS
+from tapml.comparing.layer_script import write_script
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
 from tapml.comparing.run import DEADLINE_SECONDS, compare
 from tapml.comparing.verdicts import Thresholds
@@ -286,23 +286,8 @@ def _plain(cause: str) -> str:
     return "".join(each if each.isalnum() else "-" for each in cause)[:80]
 
 
-_SCRIPT: Final = '''\
-"""{cause}: run me where tapml is installed."""
-
-from pathlib import Path
-
-import tapml
-
-here = Path(__file__).parent
-for pair in tapml.compare(here / {name!r}, {backends!r}, here / "data.npz").pairs:
-    print(*pair.backends, pair.status, pair.layer, pair.blamed, pair.reason, sep="; ")
-'''
-
-
 def _write(folder: Path, cause: Cause, source: Source, backends: Sequence[str]) -> None:
     folder.parent.mkdir(exist_ok=True)
     with replace_folder(folder) as made:
         source.make(cause.case, made / source.name)
-        np.savez(made / "data.npz", **source.arrays)  # type: ignore[arg-type]
-        text = _SCRIPT.format(cause=cause.cause, backends=list(backends), name=source.name)
-        (made / "show.py").write_text(text, encoding="utf-8")
+        write_script(made, cause.cause, source.name, backends, source.arrays)

@@ -20,10 +20,12 @@ ACTIVATIONS: Final = ("relu", "sigmoid", "tanh", "elu", "selu", "leaky_relu", "h
 def make(payload: dict[str, Any]) -> str:
     """Write a mutant: ``model``, ``edits``, ``arrays`` and the folder ``made``; why it is none.
 
-    The mutant is recorded for the shapes of the arrays, but for the number of instances.
+    The mutant is recorded for the shapes of the arrays, but for the number of instances; of a
+    model that fixes that number, for as many.
     """
     import torch
 
+    from tapml.backends.parts import filled
     from tapml.backends.torch_graph import TorchGraph
     from tapml.importing.recording import record_module
 
@@ -36,7 +38,10 @@ def make(payload: dict[str, Any]) -> str:
         _EDITS[kind](edited, place, choice, number)
     module = torch.fx.GraphModule(part.module, edited)
     names = [each.name for each in graph.inputs()]
-    given = {name: np.asarray(payload["arrays"][name]) for name in names}
+    given = filled(
+        {name: np.asarray(payload["arrays"][name]) for name in names},
+        next(iter(graph.inputs()[0].shape), None),
+    )
     dynamic = [{0: "batch"} if each.shape[:1] == (None,) else None for each in graph.inputs()]
     try:
         with torch.no_grad():

@@ -57,6 +57,7 @@ def find_the_pooling_bug(
         if "keras-torch" in pair_of:
             assert (pair["status"], pair["layer"]) == ("inconsistent", "features/pool1")
             assert (pair["layer_kind"], pair["blamed"]) == ("AveragePooling2D", "keras-torch")
+            assert pair["place"] == "interface" and Path(pair["script"]).is_file()
             # The published threshold of D_MAD misses it.
             assert pair["metrics"]["D_MAD"]["triggering"] == 0
             assert pair["metrics"]["elementwise"]["triggering"] > 100
