@@ -37,6 +37,7 @@ PARTS: Final = (
     "oracle",
     "flat",
     "culprit",
+    "distributed",
     "strategies",
     "demo",
     "resume",
