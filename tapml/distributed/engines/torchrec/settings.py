@@ -81,7 +81,7 @@ RULES: Final = (
         ),
     ),
     Rule(
-        "int8-is-read-by-no-one",
+        "int8-outputs-have-no-names",
         "int8 outputs carry scale and bias beside the values: the tables' output cannot be taken "
         "by name (the paper's bug 21)",
         lambda setting: (
