@@ -108,6 +108,17 @@ def _hang(report: GroupReport, heard: dict[int, Testimony], details: tuple[str, 
     """Nobody failed: the culprits have begun fewer collectives than others, or alone go on."""
     seconds = report.death.deadline_seconds if report.death is not None else 0.0
     reason = f"no end within {seconds:g} s"
+    silent = tuple(rank for rank in range(report.size) if rank not in heard)
+    if heard and silent:
+        awaited = _awaited(list(heard.values()))
+        waits = f"; the others wait in {awaited}" if awaited else ""
+        return Blame(
+            silent,
+            "",
+            f"{reason}: {_ranks(silent)} cannot say where: stopped, or in a call that keeps all "
+            f"of Python waiting{waits}",
+            details,
+        )
     most = max((each.collectives for each in heard.values()), default=0)
     behind = [each for each in heard.values() if each.collectives < most]
     working = [each for each in heard.values() if each.stage != DONE]
