@@ -51,7 +51,7 @@ MUTANTS: dict[str, tuple[str, ...]] = {
     "momentum of one rank": ("optimizer of rank 1 takes another step",),
     "decay of one rank": ("optimizer of rank 1 takes another step",),
     "not in the optimizer": ("is not updated on the ranks",),
-    "steps twice": ("updates are 2 times",),
+    "steps twice": ("times their gradients besides the optimizer's step",),
     "samples repeat": ("repeats samples or leaves some out",),
     "samples left out": ("repeats samples or leaves some out",),
     "uneven": ("different numbers of samples",),
@@ -62,7 +62,9 @@ MUTANTS: dict[str, tuple[str, ...]] = {
 
 
 def observable(mutant: str, world: int) -> bool:
-    """Whether so few ranks can show it: two ranks are one pair."""
+    """Whether so many ranks can show it: two are one pair, and three count alike many tokens."""
+    if mutant == "tokens":
+        return world != 3
     return mutant != "groups" or (world % 2 == 0 and world > 2)
 
 

@@ -36,7 +36,11 @@ def test_every_combination_is_listed_with_what_becomes_of_it(
     )
     assert formats == {
         (sharding, weights, activations): 5
-        for sharding, weights in (("TW", "int8"), ("TW", "float16"), ("RW", "int8"), ("CW", "int8"))
+        for sharding, weights in (
+            *(("TW", weights) for weights in ("int8", "float16", "float32")),
+            ("RW", "int8"),
+            ("CW", "int8"),
+        )
         for activations in ("float16", "float32")
     }
     assert all(row["reason"] for row in rows if not row["runs"])

@@ -98,7 +98,7 @@ def test_a_trained_model_is_served_alike_from_quantized_shards(check_job: CheckJ
         _JOB, engines=["torchrec"], worlds=[3], options=options, deadline_seconds=_DEADLINE
     )
 
-    assert len(found.results) == 4 + 2 + 2
+    assert len(found.results) == 6 + 2 + 2
     for each in found.results:
         assert each.outcome is Outcome.EQUAL, (each.setting.name, each.reason)
         assert each.compared == {"forward": 4, "prediction": 1}

@@ -49,13 +49,6 @@ RULES: Final = (
         ),
     ),
     Rule(
-        "quantized-has-short-weights",
-        "the quantized sharder takes tables of int8 or float16",
-        lambda setting: (
-            setting.options["sharder"] == "quantized" and setting.options["weights"] == "float32"
-        ),
-    ),
-    Rule(
         "quantized-has-its-kernel",
         "quantized tables have a kernel of their own; it counts as fused",
         lambda setting: (
@@ -72,11 +65,11 @@ RULES: Final = (
         ),
     ),
     Rule(
-        "float16-is-sharded-by-table",
+        "floats-are-sharded-by-table",
         "shards by row and column split scale and bias off, which only tables of int8 have",
         lambda setting: (
             setting.options["sharder"] == "quantized"
-            and setting.options["weights"] == "float16"
+            and setting.options["weights"] != "int8"
             and setting.options["sharding"] != "TW"
         ),
     ),
@@ -118,16 +111,14 @@ RULES: Final = (
 
 _PUBLISHED_WORLDS: Final = (1, 2, 3, 4, 8)
 _NO_GPU: Final = "a GPU and NCCL: settings with device gpu are not run by tapml"
+# A float16 sum of parts rounds each of them.
+_ROUNDOFF: Final = {"float16": 2.0**-11}
 
 
 def usual(traits: Traits) -> dict[str, tuple[str, ...]]:
     """Training, with the sharders whose modules the model has."""
     fits = tuple(each for each in ("EBCS", "EBS") if _has(SHARDED_CLASS[each], traits))
     return {"sharder": fits} if fits else {}
-
-
-# A float16 sum of parts rounds each of them.
-_ROUNDOFF: Final = {"float16": 2.0**-11}
 
 
 def serves(setting: Setting) -> Served | None:
