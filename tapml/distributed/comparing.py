@@ -106,7 +106,7 @@ class Comparison:
             outcome=Outcome.EQUAL,
             precision=precision,
             published=published_verdict(reference.float32, pair.float32, runner.tensors),
-            rounding=judge(reference.float32, pair.float32, runner.tensors, FLOAT32).worst,
+            rounding=judgement.worst if precision == "float32" else self._rounding(pair),
             compared=judgement.compared,
             not_compared=tuple(f"{k}: {v}" for k, v in judgement.not_compared.items()),
             seconds=pair.float32.seconds,
@@ -162,6 +162,11 @@ class Comparison:
             published_layer=layer,
             published_rate=rate,
         )
+
+    def _rounding(self, pair: Pair) -> float:
+        """The largest error of float32, where float64 judges."""
+        reference = self.runner.reference(()).float32
+        return judge(reference, pair.float32, self.runner.tensors, FLOAT32).worst
 
     def pairs(self, settings: Sequence[tuple[Setting, Engine]]) -> list[PairResult]:
         """Every two settings that run, against each other; what has no run here runs again."""

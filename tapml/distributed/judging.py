@@ -29,6 +29,8 @@ from tapml.verdicts.metrics import measure
 INPUT: Final = "(input)"
 # Rounding errors of the phase's largest tensor that a small tensor may have.
 _ROUNDINGS: Final = 64
+# Of the weights, in a gradient that is known from the difference of two of them.
+_DIFFERENCE: Final = 2
 _ALIGNED: Final = ("forward", "prediction", "hidden")
 
 
@@ -173,7 +175,7 @@ class _Judge:
                 errors[rank] = math.inf
                 note = f"shape {got.shape} where one device has {want.shape}"
                 continue
-            errors[rank] = self.error(key, want, got, limit)
+            errors[rank] = self.error(key, want, got, limit, self.run.ranks[rank][key].weight)
             if actual is None and errors[rank] > limit:
                 note = "it has none here"
             if expected is None and errors[rank] > limit:
@@ -230,9 +232,17 @@ class _Judge:
         return "" if count >= size else f"the shards hold {count} of {size} elements"
 
     def error(
-        self, key: Key, want: NDArray[np.float64], got: NDArray[np.float64], limit: float
+        self,
+        key: Key,
+        want: NDArray[np.float64],
+        got: NDArray[np.float64],
+        limit: float,
+        weight: float,
     ) -> float:
-        """The largest difference over the scale; infinite if NaN or Inf are not in place."""
+        """The largest difference over the scale; infinite if NaN or Inf are not in place.
+
+        `weight` is the largest number whose rounding is in what the rank has.
+        """
         both = np.isfinite(want) & np.isfinite(got)
         same = (want == got) | (np.isnan(want) & np.isnan(got))
         if bool(np.any(~both & ~same)):
@@ -243,6 +253,7 @@ class _Judge:
         record = self.wanted[key]
         roundings = _ROUNDINGS * self.limits.epsilon / limit
         floor = max(self.floors.get(_group(key), 0.0), record.weight) * roundings
+        floor = max(floor, weight * _DIFFERENCE * self.limits.epsilon / limit)
         # The scale of the whole tensor, not of a rank's part of it.
         whole = self.tensors.get(record.digest) if record.digest else None
         scale = max(0.0 if whole is None else _largest(whole), floor)

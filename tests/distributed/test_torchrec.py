@@ -74,8 +74,11 @@ def test_summed_gradients_of_sharded_tables_are_named(check_job: CheckJob) -> No
         assert "gradients are summed over the ranks, not averaged" in mistake
 
 
-def test_a_learning_rate_of_zero_moves_no_table(check_job: CheckJob) -> None:
-    code = "def optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr=0.0)\n"
+@pytest.mark.parametrize("rate", [0.0, 1e-3])
+def test_gradients_that_follow_from_small_updates_raise_no_alarm(
+    check_job: CheckJob, rate: float
+) -> None:
+    code = f"def optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr={rate})\n"
     options = {"sharder": ["EBCS"], "sharding": ["RW"]}
     found = _check(check_job, "import torch\n" + code, worlds=[2], options=options)
 
