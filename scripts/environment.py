@@ -145,8 +145,9 @@ def requirements_key(root: Path) -> str:
 
 def _without_dependencies(tables: dict[str, Any]) -> dict[str, list[str]]:
     """By extra, the requirements that come without their own; from the tables of pyproject.toml."""
-    found: dict[str, list[str]] = tables.get("tool", {}).get("tapml", {})
-    return dict(found.get("without-dependencies", {}))
+    ours = tables.get("tool", {}).get("tapml", {})
+    found: dict[str, list[str]] = ours.get("without-dependencies", {})
+    return found
 
 
 def _marker(folder: Path) -> list[str]:

@@ -113,7 +113,8 @@ class Comparison:
         )
         if not before.deviations:
             return _perhaps_slow(common, reference.float32.seconds)
-        mistake, triggers = None, ()
+        mistake: Mistake | None = None
+        triggers: tuple[str, ...] = ()
         if _alike(before, judgement):
             mistake, triggers = self._explained(setting, engine, pair, judgement, precision)
         found = self._inconsistent(

@@ -154,19 +154,13 @@ def script_of(job: str, result: RunResult, patch: str = "") -> str:
         reason="\n".join(each[:1].upper() + each[1:] + "." for each in said if each),
         does=(_TRAINS if served is None else _SERVES).format(world=setting.world),
     )
+    entries: tuple[str, ...] = TRAINING
     if served is None:
-        entries, main = (
-            TRAINING,
-            _MAIN.format(
-                world=setting.world, options=setting.options, splits=engine.settings.SPLITS
-            ),
-        )
+        splits = engine.settings.SPLITS
+        main = _MAIN.format(world=setting.world, options=setting.options, splits=splits)
     else:
-        limit = serving_limits(served, setting.world).base
-        entries, main = (
-            SERVING,
-            _MAIN_OF_SERVING.format(world=setting.world, options=setting.options, limit=limit),
-        )
+        entries, limit = SERVING, serving_limits(served, setting.world).base
+        main = _MAIN_OF_SERVING.format(world=setting.world, options=setting.options, limit=limit)
     # The patch comes before the engine's imports, as in a run.
     parts = [head + text, patch, engine_source(setting.engine, entries)]
     return "\n\n\n".join(each.strip("\n") for each in parts if each) + main

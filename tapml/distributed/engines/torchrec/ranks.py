@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from torch.ao import quantization
+from torch.ao import quantization as ao_quantization
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, EmbeddingBagSharder
 from torchrec.distributed.global_settings import set_propogate_device
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -164,6 +164,7 @@ def serve(
         quant_prep_enable_quant_state_dict_split_scale_bias_for_types(
             model, [EmbeddingBagCollection]
         )
+    quantization: Any = ao_quantization
     config = quantization.QConfig(
         activation=quantization.PlaceholderObserver.with_args(dtype=_FORMATS[activations]),
         weight=quantization.PlaceholderObserver.with_args(dtype=_FORMATS[weights]),
@@ -178,7 +179,7 @@ def serve(
         return quantized
     kind = _SHARDINGS[sharding].value
 
-    class Sharder(QuantEmbeddingBagCollectionSharder):
+    class Sharder(QuantEmbeddingBagCollectionSharder):  # type: ignore[misc]
         """Offers what was asked for, whatever the library would offer on this device."""
 
         def sharding_types(self, compute_device_type: str) -> list[str]:
@@ -214,7 +215,8 @@ def serve(
                 raise ValueError(f"the sharded tables of {path} do not get {lost[0]}")
         else:
             _copy_rows(state, sharded.state_dict())
-    return served
+    found: nn.Module = served
+    return found
 
 
 def _copy_rows(source: dict[str, torch.Tensor], target: dict[str, torch.Tensor]) -> None:
