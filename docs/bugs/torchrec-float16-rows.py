@@ -11,7 +11,9 @@ import sys
 
 import torch
 from torch.ao import quantization
+from torchrec.distributed.global_settings import set_propogate_device
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.quant_embeddingbag import QuantEmbeddingBagCollectionSharder
 from torchrec.inference.modules import shard_quant_model
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
@@ -35,7 +37,9 @@ def load(dimension: int) -> str:
     state = model[0].state_dict()
     sharder = QuantEmbeddingBagCollectionSharder()
     topology = Topology(world_size=2, compute_device="cpu", local_world_size=2)
-    plan = EmbeddingShardingPlanner(topology=topology).plan(model, [sharder])
+    by_table = {"t": ParameterConstraints(sharding_types=["table_wise"])}
+    planner = EmbeddingShardingPlanner(topology=topology, constraints=by_table)
+    plan = planner.plan(model, [sharder])
     sharded, _ = shard_quant_model(model, 2, "cpu", "cpu", [sharder], sharding_plan=plan)
     try:
         sharded[0].load_state_dict(state)
@@ -44,6 +48,8 @@ def load(dimension: int) -> str:
     return "loaded"
 
 
+# Else the tables are made for a GPU where there is none.
+set_propogate_device(True)
 print(" 8 columns, 16 bytes:", load(8))
 found = load(12)
 print("12 columns, 24 bytes:", found)

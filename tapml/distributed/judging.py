@@ -104,7 +104,8 @@ class _Judge:
         )
         self.floors: dict[tuple[str, int, str], float] = {}
         for key, record in self.wanted.items():
-            value = self.tensors.get(record.digest)
+            # Inputs may be large numbers of rows; what is computed from them is not.
+            value = None if _is_input(key[2]) else self.tensors.get(record.digest)
             if value is not None:
                 group = _group(key)
                 self.floors[group] = max(self.floors.get(group, 0.0), _largest(value))
@@ -269,7 +270,7 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
     aligned = _aligned(judging)
     for key in _in_dataflow_order(reference):
         phase, _, name = key
-        if name == INPUT or name.startswith(f"{INPUT}["):
+        if _is_input(name):
             continue
         if phase == "forward" and not aligned:
             judging.not_compared["hidden states"] = "the model's inputs are not part()'s samples"
@@ -294,6 +295,10 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
         max(errors.values(), default=0.0),
         errors,
     )
+
+
+def _is_input(name: str) -> bool:
+    return name == INPUT or name.startswith(f"{INPUT}[")
 
 
 def published_verdict(reference: Run, run: Run, tensors: Tensors) -> str | None:
@@ -374,7 +379,7 @@ def worst_place(
 def _aligned(judging: _Judge) -> bool:
     """Whether every rank's model got the samples that it was given: hidden states match by them."""
     for key in judging.wanted:
-        if key[0] == "forward" and (key[2] == INPUT or key[2].startswith(f"{INPUT}[")):
+        if key[0] == "forward" and _is_input(key[2]):
             found = judging.compare(key)
             if isinstance(found, Deviation):
                 return False
