@@ -38,6 +38,7 @@ PARTS: Final = (
     "oracle",
     "flat",
     "culprit",
+    "distributed",
     "strategies",
     "demo",
     "resume",

@@ -21,7 +21,7 @@ import urllib.request
 import venv
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NoReturn, TextIO
+from typing import Any, Final, NoReturn, TextIO
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 MARKER: Final = "tapml-setup.txt"
@@ -134,9 +134,20 @@ def requirements_key(root: Path) -> str:
     """Hash what decides the content of an environment; settings of ruff or pytest do not."""
     tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     hatch = tables.get("tool", {}).get("hatch")
-    text = json.dumps([tables.get("build-system"), tables.get("project"), hatch], sort_keys=True)
+    alone = _without_dependencies(tables)
+    text = json.dumps(
+        [tables.get("build-system"), tables.get("project"), hatch, *([alone] if alone else [])],
+        sort_keys=True,
+    )
     text += (root / "constraints.txt").read_text("utf-8")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_dependencies(tables: dict[str, Any]) -> dict[str, list[str]]:
+    """By extra, the requirements that come without their own; from the tables of pyproject.toml."""
+    ours = tables.get("tool", {}).get("tapml", {})
+    found: dict[str, list[str]] = ours.get("without-dependencies", {})
+    return found
 
 
 def _marker(folder: Path) -> list[str]:
@@ -187,15 +198,22 @@ def _install(folder: Path, root: Path, wanted: set[str], lock: int) -> None:
     elif "host" in wanted:
         say("without PyTorch's index of CPU builds: PyTorch comes from the default index")
     # Bytecode is written when a module is first imported, not for every file of every package.
-    command = [
+    pip = [
         str(python_of(folder)), "-m", "pip", "install", "--no-input", "--no-compile",
         "--disable-pip-version-check", "--log", str(folder / LOG), *index,
-        "--constraint", str(root / "constraints.txt"), "--editable", f"{root}[{','.join(extras)}]",
     ]  # fmt: skip
+    constraints = ["--constraint", str(root / "constraints.txt")]
+    steps = [[*pip, *constraints, "--editable", f"{root}[{','.join(extras)}]"]]
+    tables = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    alone = _without_dependencies(tables)
+    named = [text for extra in extras for text in alone.get(extra, ())]
+    if named:
+        steps.append([*pip, "--no-deps", *named])
     own = clean_environment()
-    # Its output goes to stderr: stdout is the script's own.
-    if subprocess.call(command, stdin=subprocess.DEVNULL, stdout=2, env=own, pass_fds=[lock]):
-        raise SetupError(f"pip failed; its output is above and in {folder / LOG}.\n{_REMEDY}")
+    for step in steps:
+        # Its output goes to stderr: stdout is the script's own.
+        if subprocess.call(step, stdin=subprocess.DEVNULL, stdout=2, env=own, pass_fds=[lock]):
+            raise SetupError(f"pip failed; its output is above and in {folder / LOG}.\n{_REMEDY}")
     new = folder / f"{MARKER}.new"
     new.write_text(" ".join([_PYTHON, key, *extras]), "utf-8")
     new.replace(folder / MARKER)

@@ -51,7 +51,7 @@ MUTANTS: dict[str, tuple[str, ...]] = {
     "momentum of one rank": ("optimizer of rank 1 takes another step",),
     "decay of one rank": ("optimizer of rank 1 takes another step",),
     "not in the optimizer": ("is not updated on the ranks",),
-    "steps twice": ("updates are 2 times",),
+    "steps twice": ("times their gradients besides the optimizer's step",),
     "samples repeat": ("repeats samples or leaves some out",),
     "samples left out": ("repeats samples or leaves some out",),
     "uneven": ("different numbers of samples",),
@@ -62,7 +62,9 @@ MUTANTS: dict[str, tuple[str, ...]] = {
 
 
 def observable(mutant: str, world: int) -> bool:
-    """Whether so few ranks can show it: two ranks are one pair."""
+    """Whether so many ranks can show it: two are one pair, and three count alike many tokens."""
+    if mutant == "tokens":
+        return world != 3
     return mutant != "groups" or (world % 2 == 0 and world > 2)
 
 
@@ -148,8 +150,25 @@ def print_table(rows: list[dict[str, Any]]) -> None:
                 said = each["mistake"] or each["reason"] or each["outcome"]
                 print(f"{mutant}, {each['model']} x {each['world']}: {said}", file=sys.stderr)
     print(f"| all {len(by_mutant)} | " + " | ".join(map(str, total.values())) + " |")
+    shared = clusters_of(rows)
+    alone = sum(len(mutants) == 1 for mutants in shared.values())
+    print(f"\n{len(shared)} clusters, {alone} of one seeded mistake; the others:")
+    for mistake, mutants in shared.items():
+        if len(mutants) > 1:
+            print(f"- {mistake}: {', '.join(sorted(mutants))}")
     alarms = sum(each["outcome"] != "equal" for each in clean)
     print(f"\nwithout a mistake: {len(clean)} runs, {alarms} not equal")
+
+
+def clusters_of(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
+    """The seeded mistakes behind each cluster, which is a mistake without its numbers."""
+    from tapml.distributed.fuzzing.clusters import general
+
+    found: dict[str, set[str]] = defaultdict(set)
+    for each in rows:
+        if each["mutant"] and each["mistake"]:
+            found[general(each["mistake"])].add(each["mutant"])
+    return found
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ import torch
 from tests.distributed.jobs import recommendation
 from tests.distributed.jobs.recommendation import *
 """
+_QUANTIZED = {"sharder": ["quantized"], "sharding": ["TW"], "kernel": ["fused"], "device": ["cpu"]}
+_FLOAT16 = {"weights": ["int8"], "activations": ["float16"]}
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,17 @@ BUGS = (
         },
         pruned=True,
     ),
-    Bug("20", "seeded", "weighted.py", "raises"),
+    Bug("16", "fixed", code=_TABLES, engine="torchrec", options=_QUANTIZED),
+    Bug("20", "fixed", code=_TABLES, engine="torchrec", options=_QUANTIZED | _FLOAT16),
+    Bug(
+        "21",
+        "alive",
+        code=_TABLES,
+        engine="torchrec",
+        worlds=(2,),
+        options=_QUANTIZED | {"activations": ["int8"], "weights": ["int8"]},
+        pruned=True,
+    ),
 )
 
 

@@ -22,7 +22,7 @@ from scripts import debian, environment  # noqa: E402
 
 EXTRAS = (
     "bench", "check", "compare", "cpu", "dask", "host", "invariants", "metal", "models", "opencl",
-    "opencl-cpu", "openvino", "qr", "simulator", "test", "vulkan", "webgpu",
+    "opencl-cpu", "openvino", "qr", "simulator", "test", "torchrec", "vulkan", "webgpu",
 )  # fmt: skip
 CHECKS = (
     ("ruff check", ["-m", "ruff", "check"]),

@@ -118,6 +118,11 @@ def add_parser(subparsers: Any) -> None:
     check.add_argument(
         "--pairs", action="store_true", help="compare every two settings with each other, too"
     )
+    check.add_argument(
+        "--flip",
+        action="store_true",
+        help="run what differs in one parameter from a finding, to see which trigger it",
+    )
     check.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
     check.add_argument("--explain", action="store_true", help="list every wrong tensor")
     check.add_argument("--json", action="store_true", help="print JSON")
@@ -203,6 +208,7 @@ def run_check(arguments: argparse.Namespace) -> int:
             engines=arguments.engine,
             options=dict(arguments.set),
             pairs=arguments.pairs,
+            flip=arguments.flip,
             steps=arguments.steps,
             deadline_seconds=arguments.deadline,
             folder=arguments.folder,

@@ -25,7 +25,8 @@ examples:
   tapml distributed fuzz found --with bug.py             what bug.py defines or changes holds
 
 Ended with Ctrl-C or killed, the same command goes on where it was. Findings lie in
-FOLDER/clusters, a folder for each kind, with a script that shows it without tapml.
+FOLDER/clusters, a folder for each kind, with a page and a script that shows it without tapml.
+FOLDER/report.html has a map of models and settings.
 
 exit codes:
   0 no finding
@@ -60,7 +61,7 @@ def add_fuzz(commands: Any) -> None:
         "--kind",
         type=listed("a list of kinds of models such as chain,cell", str),
         metavar="NAME,...",
-        help="dlrm, bags, chain, cell (default: all whose libraries are here)",
+        help="dlrm, bags, chain, cell (default: all that the engines and libraries here take)",
     )
     fuzz.add_argument(
         "--models", type=positive, default=4, metavar="N", help="of each kind (default: 4)"
@@ -115,7 +116,8 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
     from tapml.distributed.checking import open_pool
     from tapml.distributed.engine import find_engine
     from tapml.distributed.fuzzing.campaign import Campaign, run_campaign
-    from tapml.distributed.fuzzing.report import write_clusters
+    from tapml.distributed.fuzzing.pages import write_pages
+    from tapml.distributed.fuzzing.report import CLUSTERS, write_clusters
     from tapml.distributed.settings_space import check_options
     from tapml.durable.strict_json import to_strict
 
@@ -150,11 +152,13 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
             trials=arguments.shrink,
             watcher=_tell,
         )
+    page = write_pages(arguments.folder, results, clusters, arguments.folder / CLUSTERS)
     if arguments.json:
         plain = {"models": results, "clusters": clusters}
         print(json.dumps(to_strict(msgspec.to_builtins(plain)), indent=1, allow_nan=False))
     else:
-        _print(results, clusters, arguments.folder)
+        _print(results, clusters, arguments.folder / CLUSTERS)
+        print(f"report: {page}")
     return EXIT_MISMATCH if clusters else 0
 
 
@@ -197,7 +201,7 @@ def _counted(result: ModelResult) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
-def _print(results: list[ModelResult], clusters: list[Cluster], folder: Path) -> None:
+def _print(results: list[ModelResult], clusters: list[Cluster], place: Path) -> None:
     for each in clusters:
         print(f"{each.name}  {each.signature}")
         print(f"  {len(each.findings)} findings: {each.models} models, {each.settings} settings")
@@ -209,7 +213,7 @@ def _print(results: list[ModelResult], clusters: list[Cluster], folder: Path) ->
             print(f"  remedy: {each.remedy}")
         sampled = "; ".join(f"{one.model} under {one.result.setting.name}" for one in each.sampled)
         print(f"  look at: {sampled}")
-        print(f"  script: {folder / 'clusters' / each.name / 'script.py'}\n")
+        print(f"  script: {place / each.name / 'script.py'}\n")
     runs = sum(len(each.check.results) for each in results if each.check is not None)
     failed = sum(bool(each.failure) for each in results)
     findings = sum(len(each.findings) for each in clusters)

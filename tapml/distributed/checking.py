@@ -11,10 +11,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +27,15 @@ from tapml.distributed.engine import Engine, find_engine
 from tapml.distributed.frameworks import READY, TORCH, Framework, framework_of
 from tapml.distributed.judging import FLOAT32, judge, not_finite
 from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
-from tapml.distributed.plan import USUAL, Plan
+from tapml.distributed.plan import USUAL, Plan, RunRequest
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
-from tapml.distributed.runner import Pair, Runner
-from tapml.distributed.settings_space import candidates_here, check_options, settings_of
+from tapml.distributed.runner import FLOAT64, Pair, Runner
+from tapml.distributed.settings_space import (
+    candidates_here,
+    check_options,
+    neighbours,
+    settings_of,
+)
 from tapml.distributed.triggers import with_triggers
 from tapml.isolate.death import ChildDiedError, GroupDiedError
 from tapml.isolate.environment import Environment
@@ -60,6 +66,7 @@ def check(
     options: Mapping[str, Iterable[str]] | None = None,
     pruned: bool = False,
     pairs: bool = False,
+    flip: bool = False,
     steps: int | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
     folder: str | os.PathLike[str] | None = None,
@@ -86,6 +93,9 @@ def check(
         Run just what the rules prune, to see whether they are right.
     pairs
         Compare every two settings with each other, too.
+    flip
+        Run what differs in one parameter from the first finding of each kind, to see which
+        parameters trigger it.
     steps
         Training steps; default: the job's ``STEPS``, else 1.
     deadline_seconds
@@ -161,10 +171,10 @@ def check(
             | _library_versions(engine for _, engine in chosen)
             | {"plan": digest_of(plan), "deadline": f"{deadline_seconds:g}"},
         )
-        earlier = {setting.name: kept.result(setting) for setting, _ in chosen}
+        complete = all(kept.result(setting) is not None for setting, _ in chosen)
         told = kept.one_device()
         comparison = None
-        if told is None or pairs or not all(earlier.values()):
+        if told is None or pairs or flip or not complete:
             environment = _environment_of(
                 used, plan, framework, [engine.name for _, engine in chosen]
             )
@@ -174,17 +184,16 @@ def check(
                 phase.detail = "with a float64 twin" if told.facts.twin else "float32 only"
             kept.keep_one_device(told)
             comparison = Comparison(runner, told.facts.random)
+        judge_setting = partial(_kept_or_run, kept, comparison, told)
         results = []
         with phases.phase("settings", total=len(chosen)) as phase:
             for number, (setting, engine) in enumerate(chosen, 1):
                 phase.progress(number - 1, len(chosen), setting.name)
-                found = earlier[setting.name]
-                if found is None and comparison is not None:
-                    found = _result(setting, engine, comparison, told)
-                    kept.keep(found)
-                if found is not None:
-                    results.append(found)
-                    watcher(SettingChecked(found, number, len(chosen)))
+                results.append(judge_setting(setting, engine))
+                watcher(SettingChecked(results[-1], number, len(chosen)))
+            for setting, engine in _flipped(results, chosen, plan.worlds) if flip else ():
+                results.append(judge_setting(setting, engine))
+                watcher(SettingChecked(results[-1], len(results), len(results)))
             paired = comparison.pairs(chosen) if pairs and comparison is not None else []
             count = sum(each.is_finding for each in results)
             phase.detail = f"{count} finding{'s' * (count != 1)}"
@@ -221,9 +230,9 @@ def _reference(runner: Runner) -> OneDevice:
     """Run one device in both precisions, and once more for its determinism."""
     plan = runner.plan
     futures = [
-        runner.start(None, None, "float32"),
-        runner.start(None, None, "float32", observe=True),
-        runner.start(None, None, "float64", observe=True),
+        runner.start(RunRequest()),
+        runner.start(RunRequest(observe=True)),
+        runner.start(RunRequest(precision=FLOAT64, observe=True)),
     ]
     for future in futures[:2]:
         _on_one_device(future)
@@ -237,7 +246,7 @@ def _reference(runner: Runner) -> OneDevice:
     for name, (_, operation) in lower.items():
         reason, twin = f"the job computes in {name} whatever its weights are ({operation})", None
     runner.roundoff = max((each for each, _ in second.dtypes.values()), default=FLOAT32.epsilon)
-    runner.references[()] = Pair(first, twin)
+    runner.references[(), None] = Pair(first, twin)
     runner.twin = twin is not None
     facts = JobFacts(
         samples=plan.samples,
@@ -265,15 +274,39 @@ def _reference(runner: Runner) -> OneDevice:
     return OneDevice(facts)
 
 
-def _result(
-    setting: Setting,
-    engine: Engine,
-    comparison: Comparison,
-    told: OneDevice,
+def _kept_or_run(
+    kept: Kept, comparison: Comparison | None, told: OneDevice, setting: Setting, engine: Engine
 ) -> RunResult:
-    if told.outcome is None:
-        return comparison.result(setting, engine)
-    return RunResult(setting=setting, outcome=told.outcome, reason=told.reason)
+    """A setting's result: the folder's, else that of a run, which is kept."""
+    found = kept.result(setting)
+    if found is None:
+        if told.outcome is not None or comparison is None:
+            outcome = told.outcome or Outcome.NOT_RUN
+            found = RunResult(setting=setting, outcome=outcome, reason=told.reason)
+        else:
+            found = comparison.result(setting, engine)
+        kept.keep(found)
+    return found
+
+
+def _flipped(
+    results: Sequence[RunResult], chosen: Iterable[tuple[Setting, Engine]], worlds: tuple[int, ...]
+) -> list[tuple[Setting, Engine]]:
+    """What differs in one parameter from the first finding of each kind, and was not run."""
+    engines = {engine.name: engine for _, engine in chosen}
+    kinds = {
+        (each.setting.engine, each.mistake or each.first_wrong): each.setting
+        for each in reversed(results)
+        if each.is_finding
+    }
+    known = {each.setting.name for each in results}
+    found: dict[str, tuple[Setting, Engine]] = {}
+    for setting in kinds.values():
+        engine = engines[setting.engine]
+        for each in neighbours(engine, setting, worlds):
+            if each.name not in known:
+                found.setdefault(each.name, (each, engine))
+    return list(found.values())
 
 
 def _library_versions(engines: Iterable[Engine]) -> dict[str, str]:

@@ -10,15 +10,17 @@ from typing import Any, Final
 
 import msgspec
 
-from tapml.distributed.culprits import blame
-from tapml.distributed.engine import Engine
+from tapml.distributed.culprits import blame, refused_alone
+from tapml.distributed.engine import Engine, Served
 from tapml.distributed.explaining import APART, explain
 from tapml.distributed.judging import FLOAT32, Judgement, judge, published_verdict, worst_place
+from tapml.distributed.judging import FLOAT64 as FLOAT64_LIMITS
 from tapml.distributed.mistakes import Mistake
-from tapml.distributed.pairing import pairs_of
+from tapml.distributed.pairing import Comparable, pairs_of
 from tapml.distributed.rates import class_of, rates_of_change
 from tapml.distributed.results import BATCH_NORM, DROPOUT, Outcome, PairResult, RunResult, Setting
-from tapml.distributed.runner import FLOAT64, Pair, Runner
+from tapml.distributed.run_records import Run
+from tapml.distributed.runner import FLOAT64, Pair, Runner, serving_limits
 from tapml.distributed.wording import sentence
 from tapml.isolate.death import GroupDiedError
 from tapml_targets.errors import RefusedError, SetupError
@@ -51,10 +53,42 @@ class Comparison:
         reason = self.runner.plan.why_not(setting, engine)
         if reason:
             return RunResult(setting=setting, outcome=Outcome.NOT_RUN, reason=reason)
+        served = engine.served(setting)
         try:
+            if served is not None:
+                return self._served(setting, engine, served)
             return self._compared(setting, engine)
         except GroupDiedError as error:
             return failed(setting, error)
+
+    def _served(self, setting: Setting, engine: Engine, served: Served) -> RunResult:
+        """Serve the trained model from one device and from shards."""
+        runner = self.runner
+        try:
+            reference = runner.reference((), served).float32
+        except GroupDiedError as error:
+            said = first_line(str(error.__cause__ or error.report.reason))
+            return RunResult(
+                setting=setting, outcome=Outcome.REFUSED, reason=f"on one device too: {said}"
+            )
+        pair = runner.pair(engine, setting)
+        self.runs[setting.name] = pair
+        judgement = runner.judge_served(pair.float32, served, setting.world)
+        common = RunResult(
+            setting=setting,
+            outcome=Outcome.EQUAL,
+            precision="float32",
+            published=published_verdict(reference, pair.float32, runner.tensors),
+            rounding=judgement.worst,
+            compared=judgement.compared,
+            not_compared=tuple(f"{k}: {v}" for k, v in judgement.not_compared.items()),
+            seconds=pair.float32.seconds,
+        )
+        if not judgement.deviations:
+            return common
+        twice = runner.pair(engine, setting).float32
+        again = runner.judge_served(twice, served, setting.world)
+        return self._inconsistent(common, engine, judgement, again, reference, twice)
 
     def _compared(self, setting: Setting, engine: Engine) -> RunResult:
         runner = self.runner
@@ -72,13 +106,38 @@ class Comparison:
             outcome=Outcome.EQUAL,
             precision=precision,
             published=published_verdict(reference.float32, pair.float32, runner.tensors),
-            rounding=judge(reference.float32, pair.float32, runner.tensors, FLOAT32).worst,
+            rounding=judgement.worst if precision == "float32" else self._rounding(pair),
             compared=judgement.compared,
             not_compared=tuple(f"{k}: {v}" for k, v in judgement.not_compared.items()),
             seconds=pair.float32.seconds,
         )
         if not before.deviations:
             return _perhaps_slow(common, reference.float32.seconds)
+        mistake: Mistake | None = None
+        triggers: tuple[str, ...] = ()
+        if _alike(before, judgement):
+            mistake, triggers = self._explained(setting, engine, pair, judgement, precision)
+        found = self._inconsistent(
+            common, engine, before, judgement, reference.of(precision), pair.of(precision)
+        )
+        return msgspec.structs.replace(
+            found,
+            mistake="" if mistake is None else mistake.text,
+            remedy="" if mistake is None else mistake.remedy,
+            triggers=triggers,
+        )
+
+    def _inconsistent(
+        self,
+        common: RunResult,
+        engine: Engine,
+        before: Judgement,
+        judgement: Judgement,
+        one: Run,
+        run: Run,
+    ) -> RunResult:
+        """What differs, of a setting that was judged twice; or that it differs by chance."""
+        runner, setting = self.runner, common.setting
         first = (judgement.deviations or before.deviations)[0]
         common = msgspec.structs.replace(
             common, phase=first.phase, step=first.step, tensor=first.tensor, ranks=first.ranks
@@ -89,26 +148,26 @@ class Comparison:
                 outcome=Outcome.NOT_DETERMINISTIC,
                 reason=f"two equal runs differ: {first.words}",
             )
-        mistake, triggers = self._explained(setting, engine, pair, judgement, precision)
-        one, run = reference.of(precision), pair.of(precision)
         layer, rate = self._largest_rate(setting, engine)
         return msgspec.structs.replace(
             common,
             outcome=Outcome.INCONSISTENT,
-            reason=sentence(first, setting.world),
+            reason=sentence(first, len(run.ranks)),
             ratio=first.ratio,
             error=first.error,
             limit=first.limit,
-            place=worst_place(first, one, run, runner.tensors, precision),
-            mistake="" if mistake is None else mistake.text,
-            remedy="" if mistake is None else mistake.remedy,
-            triggers=triggers,
+            place=worst_place(first, one, run, runner.tensors, common.precision),
             deviations=judgement.deviations[:_DEVIATIONS_KEPT],
             wrong=dict(Counter(each.phase for each in judgement.deviations)),
             layer=class_of(first.tensor, runner.plan.modules),
             published_layer=layer,
             published_rate=rate,
         )
+
+    def _rounding(self, pair: Pair) -> float:
+        """The largest error of float32, where float64 judges."""
+        reference = self.runner.reference(()).float32
+        return judge(reference, pair.float32, self.runner.tensors, FLOAT32).worst
 
     def pairs(self, settings: Sequence[tuple[Setting, Engine]]) -> list[PairResult]:
         """Every two settings that run, against each other; what has no run here runs again."""
@@ -120,9 +179,16 @@ class Comparison:
                 with suppress(GroupDiedError):
                     pair = runner.pair(engine, setting, send_all=True)
             if pair is not None:
-                precision = "float32" if pair.float64 is None else FLOAT64
-                runs.append((setting, pair.of(FLOAT64), precision))
-        return pairs_of(runs, runner.tensors, runner.float32_limits)
+                served = engine.served(setting)
+                if served is not None:
+                    limits = serving_limits(served, max(each.world for each, _ in settings))
+                    kind: object = served.formats
+                elif pair.float64 is None:
+                    kind, limits = "float32", runner.float32_limits()
+                else:
+                    kind, limits = FLOAT64, FLOAT64_LIMITS
+                runs.append(Comparable(setting, pair.of(FLOAT64), kind, limits))
+        return pairs_of(runs, runner.tensors)
 
     def _largest_rate(self, setting: Setting, engine: Engine) -> tuple[str, float | None]:
         """The class of the layer with the largest rate of change, and the rate."""
@@ -182,11 +248,12 @@ class Comparison:
 def failed(setting: Setting, error: GroupDiedError) -> RunResult:
     """The result of a run whose ranks did not all answer."""
     report, cause = error.report, error.__cause__
-    if isinstance(cause, RefusedError | SetupError):
+    alone = refused_alone(report) if isinstance(cause, RefusedError) else None
+    if isinstance(cause, RefusedError | SetupError) and alone is None:
         refused = isinstance(cause, RefusedError)
         outcome = Outcome.REFUSED if refused else Outcome.NOT_RUN
         return RunResult(setting=setting, outcome=outcome, reason=first_line(str(cause)))
-    found = blame(report)
+    found = alone or blame(report)
     hung = report.death is not None and report.death.deadline_seconds > 0
     return RunResult(
         setting=setting,

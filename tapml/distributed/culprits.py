@@ -83,10 +83,42 @@ def blame(report: GroupReport) -> Blame:
     return _hang(report, heard, details)
 
 
+def refused_alone(report: GroupReport) -> Blame | None:
+    """The ranks that raised, if others go on without them; None if they all may have raised."""
+    heard = _testimonies(report.tails)
+    raised = [each for each in heard.values() if each.error]
+    most = max((each.collectives for each in raised), default=0)
+    gone_on = [each for each in heard.values() if not each.error and each.collectives > most]
+    if not raised or not gone_on:
+        return None
+    ranks = tuple(each.rank for each in raised)
+    waiting = _awaited(gone_on)
+    details = tuple(heard[rank].text for rank in sorted(heard))
+    return Blame(
+        ranks,
+        raised[0].stage,
+        f"{_ranks(ranks)} alone raised {raised[0].error}; {_ranks([gone_on[0].rank])} goes on to "
+        f"{waiting}",
+        details,
+        "let all ranks decide alike, or let one decide and send the others what it decides",
+    )
+
+
 def _hang(report: GroupReport, heard: dict[int, Testimony], details: tuple[str, ...]) -> Blame:
     """Nobody failed: the culprits have begun fewer collectives than others, or alone go on."""
     seconds = report.death.deadline_seconds if report.death is not None else 0.0
     reason = f"no end within {seconds:g} s"
+    silent = tuple(rank for rank in range(report.size) if rank not in heard)
+    if heard and silent:
+        awaited = _awaited(list(heard.values()))
+        waits = f"; the others wait in {awaited}" if awaited else ""
+        return Blame(
+            silent,
+            "",
+            f"{reason}: {_ranks(silent)} cannot say where: stopped, or in a call that keeps all "
+            f"of Python waiting{waits}",
+            details,
+        )
     most = max((each.collectives for each in heard.values()), default=0)
     behind = [each for each in heard.values() if each.collectives < most]
     working = [each for each in heard.values() if each.stage != DONE]

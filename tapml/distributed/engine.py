@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -72,12 +72,35 @@ class Published:
     missing: str
 
 
+@dataclass(frozen=True)
+class Served:
+    """A setting that serves the model which one device has trained, and trains nothing.
+
+    Attributes
+    ----------
+    formats
+        Options that one device serves with as well: what it then predicts is the reference.
+    roundoff
+        Unit roundoff of the format in which each rank's part of a sum is rounded.
+    package
+        The engine's, which :meth:`Engine.served` fills in.
+    """
+
+    formats: tuple[tuple[str, str], ...]
+    roundoff: float
+    package: str = ""
+
+
 class EngineSettings(Protocol):
     """The module ``settings`` of an engine.
 
-    It may also have ``usual(traits) -> Mapping[str, tuple[str, ...]]``: values of parameters that a
-    check was not asked for; no values for the library's default. ``FRAMEWORK`` says how jobs are
-    run that are not PyTorch's (:class:`~tapml.distributed.frameworks.Framework`).
+    It may also have
+
+    - ``usual(traits) -> Mapping[str, tuple[str, ...]]``: values of parameters that a check was not
+      asked for; no values for the library's default;
+    - ``serves(setting) -> Served | None``: how a setting serves a trained model; None if it trains;
+    - ``FRAMEWORK``, which says how jobs are run that are not PyTorch's
+      (:class:`~tapml.distributed.frameworks.Framework`).
 
     Attributes
     ----------
@@ -143,7 +166,9 @@ class EngineRanks(Protocol):
     - ``held(model) -> tuple[frozenset[str], list[Held]]``: the names of all parameters that the
       library keeps in its own way, and this rank's shards of them;
     - ``shard_optimizer(optimizer, model) -> tuple[Any, Any]``: what steps in place of the job's
-      optimizer, and what holds its state.
+      optimizer, and what holds its state;
+    - ``serve(model, world, **options) -> nn.Module``: the trained model as one process serves it
+      from `world` shards, or from one device where that is 0.
     """
 
     def distribute(
@@ -163,6 +188,12 @@ class Engine:
     def settings(self) -> EngineSettings:
         """Its module ``settings``."""
         return cast(EngineSettings, import_module(f"{self.package}.settings"))
+
+    def served(self, setting: Setting) -> Served | None:
+        """How a setting serves a trained model; None if it trains."""
+        serves = getattr(self.settings, "serves", None)
+        found: Served | None = None if serves is None else serves(setting)
+        return None if found is None else replace(found, package=self.package)
 
 
 def engine_packages() -> dict[str, str]:

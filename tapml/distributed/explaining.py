@@ -33,6 +33,8 @@ class Samples(Protocol):
         """Whether the ranks have every sample once."""
 
 
+# Of float64: updates are differences of weights, so that weights' rounding is in them.
+_AGAIN: Final = 1e-9
 APART: Final = {
     BATCH_NORM: Mistake(
         "BatchNorm computes statistics of each rank's own samples",
@@ -77,7 +79,10 @@ def explain(
     if wrong:
         return _gradient(wrong, reference, run, tensors, plan, precision, slices_of)
     if first.phase in ("update", "state"):
-        return _update(first, judgement, run, tensors, world)
+        found = _update(first, judgement, run, tensors, world)
+        if found is None and first.phase == "update":
+            found = _gradient_again(judgement, reference, run, tensors, precision)
+        return found
     return None
 
 
@@ -213,3 +218,36 @@ def _update(
                 "use one device's learning rate and schedule",
             )
     return None
+
+
+def _gradient_again(
+    judgement: Judgement, reference: Run, run: Run, tensors: Tensors, precision: str
+) -> Mistake | None:
+    """Weights move by one multiple of their gradients beside what one device's move by."""
+    step = judgement.deviations[0].step
+    factors = []
+    for each in judgement.deviations:
+        if (each.phase, each.step) != ("update", step):
+            continue
+        wanted = reference.ranks[0].get(("update", step, each.tensor))
+        given = reference.ranks[0].get(("gradient", step, each.tensor))
+        if wanted is None or given is None:
+            return None
+        expected, gradient = tensors.get(wanted.digest), tensors.get(given.digest)
+        for rank in each.ranks:
+            own = run.ranks[rank]["update", step, each.tensor]
+            actual = tensors.get(own.digest)
+            if expected is None or gradient is None or actual is None or own.placement != "whole":
+                return None
+            moved, square = actual - expected, float(np.vdot(gradient, gradient))
+            factor = float(np.vdot(gradient, moved)) / square if square else 0.0
+            if float(np.abs(moved - factor * gradient).max()) > _AGAIN * float(np.abs(moved).max()):
+                return None
+            factors.append(factor)
+    alike = max(factors) - min(factors) <= _AGAIN * max(map(abs, factors), default=0.0)
+    if precision != "float64" or not alike:
+        return None
+    return Mistake(
+        f"the weights move by {factors[0]:.4g} times their gradients besides the optimizer's step",
+        "step once: call optimizer.step() once a step, and change no weight in a hook of it",
+    )

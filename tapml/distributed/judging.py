@@ -29,6 +29,8 @@ from tapml.verdicts.metrics import measure
 INPUT: Final = "(input)"
 # Rounding errors of the phase's largest tensor that a small tensor may have.
 _ROUNDINGS: Final = 64
+# Of the weights, in a gradient that is known from the difference of two of them.
+_DIFFERENCE: Final = 2
 _ALIGNED: Final = ("forward", "prediction", "hidden")
 
 
@@ -102,7 +104,8 @@ class _Judge:
         )
         self.floors: dict[tuple[str, int, str], float] = {}
         for key, record in self.wanted.items():
-            value = self.tensors.get(record.digest)
+            # Inputs may be large numbers of rows; what is computed from them is not.
+            value = None if _is_input(key[2]) else self.tensors.get(record.digest)
             if value is not None:
                 group = _group(key)
                 self.floors[group] = max(self.floors.get(group, 0.0), _largest(value))
@@ -173,7 +176,7 @@ class _Judge:
                 errors[rank] = math.inf
                 note = f"shape {got.shape} where one device has {want.shape}"
                 continue
-            errors[rank] = self.error(key, want, got, limit)
+            errors[rank] = self.error(key, want, got, limit, self.run.ranks[rank][key].weight)
             if actual is None and errors[rank] > limit:
                 note = "it has none here"
             if expected is None and errors[rank] > limit:
@@ -230,9 +233,17 @@ class _Judge:
         return "" if count >= size else f"the shards hold {count} of {size} elements"
 
     def error(
-        self, key: Key, want: NDArray[np.float64], got: NDArray[np.float64], limit: float
+        self,
+        key: Key,
+        want: NDArray[np.float64],
+        got: NDArray[np.float64],
+        limit: float,
+        weight: float,
     ) -> float:
-        """The largest difference over the scale; infinite if NaN or Inf are not in place."""
+        """The largest difference over the scale; infinite if NaN or Inf are not in place.
+
+        `weight` is the largest number whose rounding is in what the rank has.
+        """
         both = np.isfinite(want) & np.isfinite(got)
         same = (want == got) | (np.isnan(want) & np.isnan(got))
         if bool(np.any(~both & ~same)):
@@ -243,6 +254,7 @@ class _Judge:
         record = self.wanted[key]
         roundings = _ROUNDINGS * self.limits.epsilon / limit
         floor = max(self.floors.get(_group(key), 0.0), record.weight) * roundings
+        floor = max(floor, weight * _DIFFERENCE * self.limits.epsilon / limit)
         # The scale of the whole tensor, not of a rank's part of it.
         whole = self.tensors.get(record.digest) if record.digest else None
         scale = max(0.0 if whole is None else _largest(whole), floor)
@@ -258,7 +270,7 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
     aligned = _aligned(judging)
     for key in _in_dataflow_order(reference):
         phase, _, name = key
-        if name == INPUT or name.startswith(f"{INPUT}["):
+        if _is_input(name):
             continue
         if phase == "forward" and not aligned:
             judging.not_compared["hidden states"] = "the model's inputs are not part()'s samples"
@@ -283,6 +295,10 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
         max(errors.values(), default=0.0),
         errors,
     )
+
+
+def _is_input(name: str) -> bool:
+    return name == INPUT or name.startswith(f"{INPUT}[")
 
 
 def published_verdict(reference: Run, run: Run, tensors: Tensors) -> str | None:
@@ -363,7 +379,7 @@ def worst_place(
 def _aligned(judging: _Judge) -> bool:
     """Whether every rank's model got the samples that it was given: hidden states match by them."""
     for key in judging.wanted:
-        if key[0] == "forward" and (key[2] == INPUT or key[2].startswith(f"{INPUT}[")):
+        if key[0] == "forward" and _is_input(key[2]):
             found = judging.compare(key)
             if isinstance(found, Deviation):
                 return False

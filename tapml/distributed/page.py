@@ -12,13 +12,14 @@ from tapml.durable.files import write_bytes
 from tapml.report.html import Cell, Section, render_sections
 from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
 
-_STATUSES: Final = {
+STATUSES: Final = {
     Outcome.EQUAL: "pass",
     Outcome.SLOW: "degraded",
     Outcome.NOT_RUN: "absent",
     Outcome.REFUSED: "absent",
     Outcome.REFERENCE_NOT_FINITE: "absent",
 }
+"""How a page shows outcomes; others are failures."""
 _MEANT: Final = {
     "start": "at start",
     "forward": "outputs",
@@ -57,7 +58,7 @@ def _overview(check: Check) -> Section:
     rows: list[list[Cell]] = [
         [
             each.setting.name,
-            {"status": _STATUSES.get(each.outcome, "fail"), "text": str(each.outcome)},
+            {"status": STATUSES.get(each.outcome, "fail"), "text": str(each.outcome)},
             each.first_wrong,
             ", ".join(map(str, each.ranks)),
             each.ratio,

@@ -6,14 +6,14 @@ statistics alike; and two may differ in ways that one device, with its own round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.distributed.judging import FLOAT64, Limits, judge
+from tapml.distributed.judging import Limits, judge
 from tapml.distributed.results import PairResult, Setting
 from tapml.distributed.run_records import Key, Record, Run, Tensors
 
@@ -49,25 +49,30 @@ def put_together(run: Run, tensors: Tensors) -> Run:
     return replace(run, ranks=(found,))
 
 
-def pairs_of(
-    runs: Sequence[tuple[Setting, Run, str]],
-    tensors: Tensors,
-    float32_limits: Callable[[], Limits],
-) -> list[PairResult]:
-    """Compare every two settings whose runs have one precision, the third of each item."""
-    wholes = [put_together(run, tensors) for _, run, _ in runs]
+@dataclass(frozen=True)
+class Comparable:
+    """A setting's run: with those of the same `kind` it can be compared, within `limits`."""
+
+    setting: Setting
+    run: Run
+    kind: object
+    limits: Limits
+
+
+def pairs_of(runs: Sequence[Comparable], tensors: Tensors) -> list[PairResult]:
+    """Compare every two settings whose runs are of one kind."""
+    wholes = [put_together(each.run, tensors) for each in runs]
     found = []
-    for (number, (one, _, precision)), (_, (other, run, same)) in combinations(enumerate(runs), 2):
-        if precision != same:
+    for (number, one), (_, other) in combinations(enumerate(runs), 2):
+        if one.kind != other.kind:
             continue
-        limits = FLOAT64 if precision == "float64" else float32_limits()
-        judgement = judge(wholes[number], run, tensors, limits)
+        judgement = judge(wholes[number], other.run, tensors, other.limits)
         first = next(iter(judgement.deviations), None)
         found.append(
             PairResult(
-                first=one.name,
-                second=other.name,
-                differs_in=tuple(one.differs_in(other)),
+                first=one.setting.name,
+                second=other.setting.name,
+                differs_in=tuple(one.setting.differs_in(other.setting)),
                 equal=first is None,
                 phase="" if first is None else first.phase,
                 tensor="" if first is None else first.tensor,

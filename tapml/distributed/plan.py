@@ -7,12 +7,53 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tapml.distributed.engine import OWN, Engine, Traits, find_engine
+from tapml.distributed.engine import OWN, Engine, Served, Traits, find_engine
 from tapml.distributed.results import Setting
 
 DEFAULT_ENGINES: Final = ("ddp", "fsdp2")
 USUAL: Final = (*DEFAULT_ENGINES, OWN)
 """Engines whose modules every check imports."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run to make of a plan.
+
+    Attributes
+    ----------
+    engine, setting
+        None for one device.
+    precision
+        ``float32``, which stands for the job's own, or ``float64``.
+    off
+        Kinds of layers that are switched off.
+    send_all
+        Whether every rank sends the values of replicated tensors.
+    hidden
+        Whether the trained model's hidden states are recorded.
+    observe
+        Whether the formats of all operations are noted.
+    perturb, roundoff
+        The seed by which weights are moved, and how far; no seed is 0.
+    served
+        How the trained model is served; None if training is what is compared.
+    """
+
+    engine: Engine | None = None
+    setting: Setting | None = None
+    precision: str = "float32"
+    off: tuple[str, ...] = ()
+    send_all: bool = False
+    hidden: bool = False
+    observe: bool = False
+    perturb: int = 0
+    roundoff: float = 0.0
+    served: Served | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many processes take part: one device is one, and one serves all shards."""
+        return 1 if self.setting is None or self.served is not None else self.setting.world
 
 
 @dataclass(frozen=True)
@@ -110,8 +151,9 @@ class Plan:
         """Why a setting cannot be run; empty if it can."""
         library = engine.settings
         refused = library.missing(setting) or library.refuse(setting, self.traits)
-        parts = self.given_to(engine).parts
-        return refused or str(parts[str(setting.world)]["reason"])
+        if refused or engine.served(setting) is not None:
+            return refused
+        return str(self.given_to(engine).parts[str(setting.world)]["reason"])
 
     def samples_of(self, world: int, step: int) -> list[int]:
         """How many samples each rank has in a step, from 1; 0 where they are not known."""
@@ -125,36 +167,34 @@ class Plan:
             return None
         return sorted(row for rows in ranks for row in rows) == list(range(self.samples))
 
-    def payload(
-        self,
-        *,
-        engine: Engine | None,
-        setting: Setting | None,
-        precision: str,
-        off: tuple[str, ...] = (),
-        send_all: bool = False,
-        hidden: bool = False,
-        observe: bool = False,
-        perturb: int = 0,
-        roundoff: float = 0.0,
-    ) -> dict[str, Any]:
-        """The payload of :func:`tapml.distributed.rank.run`; one device has no setting."""
-        if setting is None:
+    def payload(self, request: RunRequest) -> dict[str, Any]:
+        """The payload of :func:`tapml.distributed.rank.run`."""
+        engine, setting, served = request.engine, request.setting, request.served
+        options = {} if setting is None else setting.options
+        if engine is None or setting is None or served is not None:
             every = [[[batch, list(range(self.samples))]] for batch in self.batches]
         else:
             every = self.given_to(engine).parts[str(setting.world)]["steps"]
+        serve = None
+        if served is not None:
+            serve = {
+                "engine": served.package,
+                "world": 0 if setting is None else setting.world,
+                "options": {**options, **dict(served.formats)},
+            }
         return {
             "job": str(self.job),
-            "engine": None if engine is None else engine.package,
-            "options": {} if setting is None else setting.options,
-            "precision": precision,
+            "engine": None if engine is None or serve else engine.package,
+            "options": options,
+            "precision": request.precision,
             "weights": dict(self.weights),
             "steps": every,
-            "off": list(off),
-            "send_all": send_all,
-            "hidden": hidden,
-            "observe": observe,
-            "perturb": perturb,
-            "roundoff": roundoff,
+            "off": list(request.off),
+            "send_all": request.send_all,
+            "hidden": request.hidden,
+            "observe": request.observe,
+            "perturb": request.perturb,
+            "roundoff": request.roundoff,
+            "serve": serve,
             "deadline": self.deadline_seconds,
         }

@@ -130,12 +130,7 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
         recorder.end_step(wrapped, holder, step, rows, sends_state=holder is not optimizer)
     seconds = time.monotonic() - started
     drew = not torch.equal(random_before, torch.get_rng_state())
-    witness.stage = "predict"
-    if payload["hidden"]:
-        recorder.begin_hidden()
-    _predict(job, wrapped, batch, recorder, len(payload["steps"]), rows)
-    if payload["hidden"]:
-        recorder.end_hidden(len(payload["steps"]), rows)
+    recorder = _evaluate(job, payload, witness, wrapped, batch, recorder, rows)
     witness.stage = "done"
     return {
         "records": recorder.records,
@@ -157,6 +152,48 @@ def _distribute(job: Job, payload: dict[str, Any], model: nn.Module, member: Mem
             ) from error
         said = describe(error, job.path)
         raise RefusedError(said) from error
+
+
+def _evaluate(
+    job: Job,
+    payload: dict[str, Any],
+    witness: Witness,
+    model: nn.Module,
+    batch: Any,
+    recorder: Recorder,
+    rows: list[int] | None,
+) -> Recorder:
+    """Record what the trained model predicts, as it is or as it is served."""
+    steps, serve = len(payload["steps"]), payload["serve"]
+    if serve is not None:
+        witness.stage = "serve"
+        model, recorder = _serve(job, serve, model, recorder)
+    witness.stage = "predict"
+    listens = payload["hidden"] or serve is not None
+    if listens:
+        recorder.begin_hidden()
+    failed = _predict(job, model, batch, recorder, steps, rows)
+    if failed and serve is not None:
+        raise RuntimeError(failed)
+    if listens:
+        recorder.end_hidden(steps, rows, "hidden" if payload["hidden"] else "forward")
+    return recorder
+
+
+def _serve(
+    job: Job, serve: dict[str, Any], model: nn.Module, recorder: Recorder
+) -> tuple[nn.Module, Recorder]:
+    """The trained model as it is served, and its recorder, which knows the last step's calls."""
+    recorder.stop()
+    ranks: Any = ranks_of(serve["engine"])
+    try:
+        served = ranks.serve(model, serve["world"], **serve["options"])
+    except Exception as error:
+        raise RefusedError(describe(error, job.path)) from error
+    listening = Recorder(served, sends=True)
+    listening.root_calls = recorder.root_calls
+    _KEPT.append((served, listening))
+    return served, listening
 
 
 def _listen(recorder: Recorder, model: nn.Module, optimizer: Any) -> None:
@@ -186,23 +223,27 @@ def _predict(
     recorder: Recorder,
     step: int,
     rows: list[int] | None,
-) -> None:
-    """Record predictions: the job's, or those of the calls that the last step made."""
+) -> str:
+    """Record predictions: the job's, or those of the calls that the last step made.
+
+    Returns why there are none; empty if there are.
+    """
     model.eval()
     with torch.no_grad():
         if job.has("predict"):
             with job.calling("predict()"):
                 found = [job.module.predict(model, batch)]
             recorder.predictions(found, step, rows)
-            return
+            return ""
         try:
             calls = list(recorder.root_calls)
             found = [model(*args, **named) for args, named in calls]
         except Exception as error:
             # A model may not run outside its step; all ranks then fail alike.
             recorder.not_compared["(prediction)"] = describe(error, job.path)
-            return
+            return recorder.not_compared["(prediction)"]
     recorder.predictions(found, step, rows)
+    return ""
 
 
 def _perturb(model: nn.Module, seed: int, roundoff: float) -> None:

@@ -78,12 +78,16 @@ class Recorder:
 
         Hooks within it would be compiled, and keep operations from being fused.
         """
-        while self._hooks:
-            self._hooks.pop().remove()
+        self.stop()
         compiled.register_forward_pre_hook(self._enter, with_kwargs=True)
         compiled.register_forward_hook(self._keep_of(ROOT))
         compiled.register_forward_hook(self._leave)
         self.not_compared["hidden states"] = "the model is compiled"
+
+    def stop(self) -> None:
+        """Listen to no module of the model any more."""
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def watch_backward(self, model: nn.Module) -> None:
         """Note the order in which gradients become known; not for sharded parameters."""
@@ -124,19 +128,19 @@ class Recorder:
         self._givers, self._inputs = {}, {}
         self._listening = True
 
-    def end_hidden(self, step: int, rows: list[int] | None) -> None:
+    def end_hidden(self, step: int, rows: list[int] | None, phase: str = "hidden") -> None:
         """Record the hidden states of the trained model."""
         self._listening = False
-        self._record_forward("hidden", step, rows)
+        self._record_forward(phase, step, rows)
         for record in self.records:
-            if record["phase"] == "hidden":
+            if record["phase"] == phase:
                 record["inputs"] = self._inputs.get(record["name"], [])
 
     def take_gradients(self, model: nn.Module) -> None:
         """Keep the gradients as they are, the first time in a step only."""
         if self._gradients is None:
             self._gradients = {
-                name: None if each.grad is None else each.grad.detach().clone()
+                name: None if each.grad is None else _reduced(each.grad.detach()).clone()
                 for name, each in self._parameters(model)
             }
 
@@ -415,6 +419,14 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor
     replicated = all(isinstance(each, Replicate) for each in tensor.placements)
     return tensor.to_local() if replicated else None
+
+
+def _reduced(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose partial sums, one on each rank, are summed; all ranks call this."""
+    if not isinstance(tensor, DTensor) or not any(each.is_partial() for each in tensor.placements):
+        return tensor
+    kept = [Replicate() if each.is_partial() else each for each in tensor.placements]
+    return tensor.redistribute(placements=kept)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,8 @@ class Record:
     inputs
         For hidden states, the modules whose outputs this one takes.
     weight
-        For updates, the largest magnitude of the weights.
+        For updates, the largest magnitude of the weights; for gradients that follow from updates,
+        that over the learning rate.
     """
 
     key: Key

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tapml.distributed.engine import Engine
+from tapml.distributed.engine import Engine, Served
 from tapml.distributed.frameworks import TORCH, Framework
 from tapml.distributed.judging import FLOAT32, Judgement, Limits, judge
 from tapml.distributed.judging import FLOAT64 as FLOAT64_LIMITS
-from tapml.distributed.plan import Plan
+from tapml.distributed.plan import Plan, RunRequest
 from tapml.distributed.results import Setting
 from tapml.distributed.run_records import Run, Tensors, read_run
 from tapml.distributed.sensitivity import sensitivity_limits
@@ -39,6 +39,11 @@ class Pair:
         return self.float64 if precision == FLOAT64 and self.float64 else self.float32
 
 
+def serving_limits(served: Served, world: int) -> Limits:
+    """Limits of what is served: every rank may round its part of a sum."""
+    return replace(FLOAT32, base=max(FLOAT32.base, world * served.roundoff))
+
+
 @dataclass
 class Runner:
     """Runs a plan.
@@ -50,7 +55,7 @@ class Runner:
     framework
         What the job is written in.
     references
-        One device, by the kinds of layers that are switched off.
+        One device, by the kinds of layers that are switched off, and by how it serves.
     twin
         Whether the float64 twin judges.
     roundoff
@@ -62,54 +67,37 @@ class Runner:
     environment: Environment
     framework: Framework = TORCH
     tensors: Tensors = field(default_factory=Tensors)
-    references: dict[tuple[str, ...], Pair] = field(default_factory=dict)
+    references: dict[tuple[tuple[str, ...], Served | None], Pair] = field(default_factory=dict)
     twin: bool = True
     roundoff: float = FLOAT32.epsilon
     _limits: dict[tuple[str, ...], Limits] = field(default_factory=dict)
-    _hidden: Run | None = None
+    _hidden: dict[Served | None, Run] = field(default_factory=dict)
 
-    def start(
-        self,
-        engine: Engine | None,
-        setting: Setting | None,
-        precision: str,
-        *,
-        off: tuple[str, ...] = (),
-        send_all: bool = False,
-        hidden: bool = False,
-        observe: bool = False,
-        perturb: int = 0,
-        roundoff: float = 0.0,
-    ) -> Future[list[Any]]:
-        """Start a run; see :meth:`tapml.distributed.plan.Plan.payload`."""
-        payload = self.plan.payload(
-            engine=engine,
-            setting=setting,
-            precision=precision,
-            off=off,
-            send_all=send_all,
-            hidden=hidden,
-            observe=observe,
-            perturb=perturb,
-            roundoff=roundoff,
-        )
-        world = 1 if setting is None else setting.world
+    def start(self, request: RunRequest) -> Future[list[Any]]:
+        """Start a run."""
+        payload, ranks = self.plan.payload(request), request.ranks
         if self.framework.one_process:
-            payload["world"], world = world, 1
-        return self._group(world, self.framework.run, payload)
+            payload["world"], ranks = ranks, 1
+        return self._group(ranks, self.framework.run, payload)
 
     def read(self, future: Future[list[Any]]) -> Run:
         """Wait for a run. Raises GroupDiedError if it failed."""
         answers = future.result()
         return read_run(answers[0] if self.framework.one_process else answers, self.tensors)
 
-    def reference(self, off: tuple[str, ...]) -> Pair:
-        """One device without these kinds of layers; run once."""
-        if off not in self.references:
-            plain = self.start(None, None, "float32", off=off)
-            twin = self.start(None, None, FLOAT64, off=off) if self.twin else None
-            self.references[off] = Pair(self.read(plain), None if twin is None else self.read(twin))
-        return self.references[off]
+    def reference(self, off: tuple[str, ...], served: Served | None = None) -> Pair:
+        """One device, training without these kinds of layers or serving; run once.
+
+        Raises GroupDiedError.
+        """
+        if (off, served) not in self.references:
+            request = RunRequest(off=off, served=served)
+            plain, twin = self.start(request), None
+            if self.twin and served is None:
+                twin = self.start(replace(request, precision=FLOAT64))
+            found = self.read(plain)
+            self.references[off, served] = Pair(found, None if twin is None else self.read(twin))
+        return self.references[off, served]
 
     def pair(
         self,
@@ -120,10 +108,12 @@ class Runner:
         send_all: bool = False,
     ) -> Pair:
         """Run a setting in both precisions side by side. Raises GroupDiedError."""
-        plain = self.start(engine, setting, "float32", off=off, send_all=send_all)
-        twin = None
+        request = RunRequest(
+            engine, setting, off=off, send_all=send_all, served=engine.served(setting)
+        )
+        plain, twin = self.start(request), None
         if self.twin and engine.settings.FLOAT64:
-            twin = self.start(engine, setting, FLOAT64, off=off, send_all=send_all)
+            twin = self.start(replace(request, precision=FLOAT64))
         found = self.read(plain)
         try:
             return Pair(found, None if twin is None else self.read(twin))
@@ -135,10 +125,12 @@ class Runner:
 
         Raises GroupDiedError.
         """
-        started = self.start(engine, setting, "float32", hidden=True)
-        if self._hidden is None:
-            self._hidden = self.read(self.start(None, None, "float32", hidden=True))
-        return self._hidden, self.read(started)
+        served = engine.served(setting)
+        started = self.start(RunRequest(engine, setting, hidden=True, served=served))
+        if served not in self._hidden:
+            alone = self.start(RunRequest(hidden=True, served=served))
+            self._hidden[served] = self.read(alone)
+        return self._hidden[served], self.read(started)
 
     def judge(self, pair: Pair, off: tuple[str, ...] = ()) -> tuple[Judgement, str]:
         """Compare with one device, and say in which precision.
@@ -152,6 +144,11 @@ class Runner:
                 return found, FLOAT64
         limits = self._sensitivity(off)
         return judge(reference.float32, pair.float32, self.tensors, limits), "float32"
+
+    def judge_served(self, run: Run, served: Served, world: int) -> Judgement:
+        """Compare what a setting serves with what one device does."""
+        reference = self.reference((), served).float32
+        return judge(reference, run, self.tensors, serving_limits(served, world))
 
     def float32_limits(self) -> Limits:
         """Limits of float32, by the measured sensitivities of one device."""
@@ -168,7 +165,7 @@ class Runner:
     ) -> Sequence[Mapping[str, Any]]:
         """The gradients of each rank's samples alone. Raises GroupDiedError."""
         ranks = self.plan.given_to(engine).parts[str(world)]["steps"][step - 1]
-        payload = self.plan.payload(engine=None, setting=None, precision=precision, off=off)
+        payload = self.plan.payload(RunRequest(precision=precision, off=off))
         payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
         (found,) = self._group(1, self.framework.slices, payload).result()
         return list(found)
@@ -188,7 +185,7 @@ class Runner:
         """Limits of float32, measured once."""
         if off not in self._limits:
             futures = [
-                self.start(None, None, "float32", off=off, perturb=seed + 1, roundoff=self.roundoff)
+                self.start(RunRequest(off=off, perturb=seed + 1, roundoff=self.roundoff))
                 for seed in range(_PERTURBED)
             ]
             runs = [self.read(each) for each in futures]

@@ -71,6 +71,35 @@ def candidates_here(engine: Engine) -> list[Setting]:
     return [each.setting for each in candidates(engine, worlds=(1,)) if each.runs]
 
 
+def neighbours(engine: Engine, setting: Setting, worlds: Iterable[int]) -> list[Setting]:
+    """The valid settings that can run here and differ from one in a single parameter."""
+    library = engine.settings
+    flipped = [
+        Setting(engine=engine.name, world=world, options=setting.options)
+        for world in worlds
+        if world != setting.world
+    ]
+    for name, values in library.OPTIONS.items():
+        for value in values:
+            if value != setting.options.get(name):
+                chosen = {**setting.options, name: value}
+                options = {each: chosen[each] for each in library.OPTIONS if each in chosen}
+                flipped.append(Setting(engine=engine.name, world=setting.world, options=options))
+    # A rule reads all parameters; one that was not chosen has the library's value, which is valid.
+    return [
+        each
+        for each in flipped
+        if not library.missing(each) and not any(_prunes(rule, each) for rule in library.RULES)
+    ]
+
+
+def _prunes(rule: Rule, setting: Setting) -> bool:
+    try:
+        return rule.prunes(setting)
+    except KeyError:
+        return False
+
+
 def settings_of(
     engine: Engine,
     worlds: Iterable[int],

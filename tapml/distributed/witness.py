@@ -28,8 +28,9 @@ from tapml_targets.errors import TapmlError
 
 MARK: Final = "tapml-witness "
 _POLL_SECONDS: Final = 0.05
-# The other ranks print within one poll of the first failure.
-SETTLE_SECONDS: Final = 0.3
+# The other ranks print so long after the first failure: some fail alike, or go on without it.
+_LATER_SECONDS: Final = 0.15
+SETTLE_SECONDS: Final = 0.4
 MARGIN_SECONDS: Final = 1.0
 _COLLECTIVES: Final = 8
 _FRAMES: Final = 5
@@ -78,6 +79,8 @@ class Witness:
     def _watch(self) -> None:
         while time.monotonic() < self._end_at and not self._flag.exists():
             time.sleep(_POLL_SECONDS)
+        if self._flag.exists():
+            time.sleep(_LATER_SECONDS)
         frame = sys._current_frames().get(self._main or 0)
         self._print([] if frame is None else _places(traceback.extract_stack(frame)))
 

@@ -39,6 +39,7 @@ class Section(TypedDict, total=False):
     table: tuple[Sequence[str], Sequence[Sequence[Cell]]]
     maps: Sequence[GraphMap]
     source: str
+    language: str
 
 
 def render(

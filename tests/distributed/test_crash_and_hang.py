@@ -41,6 +41,7 @@ def distribute(model, rank, world):
         ("crash", Outcome.CRASH, (1,), "ValueError: a bad sample (planted.py:"),
         ("death", Outcome.CRASH, (1,), "rank 1 exited with code 7"),
         ("hang", Outcome.HANG, (1,), "rank 1 does not reach all_reduce("),
+        ("stopped", Outcome.HANG, (1,), "rank 1 cannot say where: stopped"),
     ],
 )
 def test_the_culprit_is_named_not_the_ranks_that_wait(

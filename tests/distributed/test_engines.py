@@ -41,6 +41,33 @@ def test_the_engine_s_own_parameters_change_nothing(
     assert {"forward", "gradient", "state", "update"} <= found.compared.keys()
 
 
+def test_a_checkpoint_of_other_ranks_holds_the_optimizer_s_state(check_job: CheckJob) -> None:
+    options = {"resumed_by": ["1"]}
+    (found,) = check_job(_ADAM, engines=["fsdp2"], worlds=[2], options=options, steps=2).results
+
+    assert found.outcome == "equal", found.reason
+    assert found.compared["state"] == 2 * 4 * 3
+
+
+def test_sequence_parallel_norms_equal_one_device(check_job: CheckJob) -> None:
+    code = """
+def model():
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.RMSNorm(8), nn.Linear(8, 4)
+    )
+def batch():
+    return torch.randn(4, 6, 4)
+"""
+    options = {"sequence": ["sharded"]}
+    (found,) = check_job(
+        _ADAM + code, engines=["tensor_parallel"], worlds=[2], options=options
+    ).results
+
+    assert found.outcome == "equal", found.reason
+    assert found.compared["gradient"] == 9
+    assert not any("contiguous" in each for each in found.not_compared)
+
+
 def test_stages_of_a_pipeline_equal_one_device(check_job: CheckJob) -> None:
     code = """
 def inputs(batch):
@@ -62,6 +89,22 @@ def test_a_hook_that_rounds_is_named(check_job: CheckJob) -> None:
 
     assert found.outcome == "inconsistent"
     assert found.mistake == "gradients are rounded to float16 on the way"
+
+
+def test_parameters_that_trigger_a_finding_are_found_by_flipping_one_at_a_time(
+    check_job: CheckJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"hook": ("none", "fp16"), "accumulation": ("1", "2")}
+    monkeypatch.setattr("tapml.distributed.engines.ddp.settings.OPTIONS", few)
+    options = {"hook": ["fp16"], "accumulation": ["1"]}
+    found = check_job(_ADAM, engines=["ddp"], worlds=[2], options=options, flip=True)
+
+    first, *flipped = found.results
+    assert first.triggers == ("hook",)
+    assert [first.setting.differs_in(each.setting) for each in flipped] == [
+        ["hook"],
+        ["accumulation"],
+    ]
 
 
 def test_two_settings_are_compared_with_each_other(check_job: CheckJob) -> None:

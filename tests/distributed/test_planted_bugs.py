@@ -84,3 +84,22 @@ def test_the_paper_s_oracle_misses_a_rounded_reduction(check_planted: CheckJob) 
 
     assert result.outcome is Outcome.INCONSISTENT
     assert result.published == "equal"
+
+
+def test_a_hook_that_moves_the_weights_once_more_is_named(check_job: CheckJob) -> None:
+    code = """
+import torch.distributed as dist
+def optimizer(model):
+    made = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    def again(*_):
+        with torch.no_grad():
+            for each in model.parameters():
+                each.sub_(0.1 * each.grad)
+    if dist.get_world_size() > 1:
+        made.register_step_post_hook(again)
+    return made
+"""
+    (result,) = check_job(code, worlds=[2], engines=["ddp"]).results
+
+    assert (result.outcome, result.phase) == (Outcome.INCONSISTENT, "update")
+    assert "the weights move by -0.1 times their gradients besides" in result.mistake

@@ -9,6 +9,7 @@ import pytest
 
 from tapml.cli.main import main
 from tapml.distributed.engine import find_engine
+from tapml.distributed.results import Setting
 from tapml.distributed.settings_space import candidates, settings_of
 from tapml_targets.errors import InputError
 from tests.distributed.conftest import CheckJob
@@ -28,7 +29,59 @@ def test_every_combination_is_listed_with_what_becomes_of_it(
         if row["options"]["sharder"] != "quantized" and row["options"]["device"] == "cpu"
     ]
     assert len(trained) == 35 + 25
+    served = [row for row in valid if row not in trained and row["options"]["device"] == "cpu"]
+    formats = Counter(
+        (row["options"]["sharding"], row["options"]["weights"], row["options"]["activations"])
+        for row in served
+    )
+    assert formats == {
+        (sharding, weights, activations): 5
+        for sharding, weights in (
+            *(("TW", weights) for weights in ("int8", "float16", "float32")),
+            ("RW", "int8"),
+            ("CW", "int8"),
+        )
+        for activations in ("float16", "float32")
+    }
     assert all(row["reason"] for row in rows if not row["runs"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        (
+            "ddp",
+            {"hook": {"none", "allreduce", "fp16", "powersgd"}, "accumulation": {"1", "2", "4"}},
+        ),
+        ("ddp", {"compile": {"no", "aot_eager", "inductor"}}),
+        ("fsdp2", {"saved_by": {"none", "1", "2", "4"}}),
+        ("tensor_parallel", {"sequence": {"whole", "sharded"}}),
+        ("pipeline", {"schedule": {"gpipe", "1f1b", "interleaved", "looped_bfs"}}),
+        ("jax", {"mesh": {"data", "data+model"}}),
+        ("hsdp", {}),
+        ("zero", {}),
+    ],
+)
+def test_every_engine_lists_its_values(engine: str, options: dict[str, set[str]]) -> None:
+    listed = candidates(find_engine(engine))
+
+    assert {each.setting.world for each in listed} == {1, 2, 3, 4, 8}
+    for name, values in options.items():
+        assert {each.setting.options[name] for each in listed} == values
+
+
+def test_torchrec_that_is_missing_is_named_with_the_commands(
+    check_job: CheckJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = "tapml.distributed.engines.torchrec.settings"
+    monkeypatch.setattr(f"{settings}.find_spec", lambda _: None)
+    found = check_job(engines=["torchrec"], worlds=[2], options={"sharding": ["RW"]})
+
+    assert {str(each.outcome) for each in found.results} == {"not run"}
+    assert found.results[0].reason.startswith(
+        "torchrec and fbgemm_gpu: pip install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0, and "
+    )
+    assert found.exit_code == 2
 
 
 def test_the_77_and_24_settings_of_the_paper_are_listed_one_by_one(
@@ -38,10 +91,15 @@ def test_the_77_and_24_settings_of_the_paper_are_listed_one_by_one(
     assert main([*command, "torchrec"]) == 0
 
     rows = json.loads(capsys.readouterr().out)
+    here = Setting(engine="torchrec", world=1, options={"device": "cpu"})
+    reason = find_engine("torchrec").settings.missing(here)
     assert len({row["setting"] for row in rows}) == 77
     kinds = Counter(row["setting"].split(" ")[0] for row in rows)
     assert kinds == {"one": 6, "EBCS": 35, "EBS": 20, "quantized": 16}
     assert sum("gpu" in row["setting"] for row in rows) == 46
+    lacking = {row["reason"] for row in rows if "gpu" in row["setting"]}
+    assert len(lacking) == 1 and lacking.pop().startswith("a GPU and NCCL")
+    assert {row["reason"] for row in rows if "gpu" not in row["setting"]} == {reason}
 
     assert main([*command, "mirrored"]) == 0
     rows = json.loads(capsys.readouterr().out)

@@ -21,6 +21,16 @@ _SUMMED = """
 from torchrec.distributed.comm_ops import set_gradient_division
 set_gradient_division(False)
 """
+_PLANNED_BY_OTHERS = """
+import torch.distributed as dist
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+plan = EmbeddingShardingPlanner.plan
+def plan_unless_first(self, *arguments):
+    if dist.get_rank() == 0:
+        raise RuntimeError("no plan fits")
+    return plan(self, *arguments)
+EmbeddingShardingPlanner.plan = plan_unless_first
+"""
 _DEADLINE = 300.0
 
 
@@ -64,8 +74,11 @@ def test_summed_gradients_of_sharded_tables_are_named(check_job: CheckJob) -> No
         assert "gradients are summed over the ranks, not averaged" in mistake
 
 
-def test_a_learning_rate_of_zero_moves_no_table(check_job: CheckJob) -> None:
-    code = "def optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr=0.0)\n"
+@pytest.mark.parametrize("rate", [0.0, 1e-3])
+def test_gradients_that_follow_from_small_updates_raise_no_alarm(
+    check_job: CheckJob, rate: float
+) -> None:
+    code = f"def optimizer(model):\n    return torch.optim.SGD(model.parameters(), lr={rate})\n"
     options = {"sharder": ["EBCS"], "sharding": ["RW"]}
     found = _check(check_job, "import torch\n" + code, worlds=[2], options=options)
 
@@ -80,3 +93,30 @@ def test_means_of_tables_in_a_grid_are_sums(check_job: CheckJob) -> None:
 
     assert found["RW x 2"][0] == found["TWRW x 2"][0] == Outcome.EQUAL
     assert found["GRID x 2"][:2] == (Outcome.INCONSISTENT, "features")
+
+
+def test_a_trained_model_is_served_alike_from_quantized_shards(check_job: CheckJob) -> None:
+    options = {"sharder": ["quantized"], "sharding": ["TW", "CW", "RW"]}
+    found = check_job(
+        _JOB, engines=["torchrec"], worlds=[3], options=options, deadline_seconds=_DEADLINE
+    )
+
+    assert len(found.results) == 6 + 2 + 2
+    for each in found.results:
+        assert each.outcome is Outcome.EQUAL, (each.setting.name, each.reason)
+        assert each.compared == {"forward": 4, "prediction": 1}
+
+
+def test_a_planner_that_fails_on_one_rank_is_a_crash_of_that_rank(check_job: CheckJob) -> None:
+    found = check_job(
+        _JOB + _PLANNED_BY_OTHERS,
+        engines=["torchrec"],
+        worlds=[2],
+        options={"sharder": ["EBCS"], "sharding": ["RW"]},
+        deadline_seconds=_DEADLINE,
+    )
+
+    (result,) = found.results
+    assert (result.outcome, result.ranks, found.exit_code) == (Outcome.CRASH, (0,), 1)
+    assert "rank 0 alone raised RuntimeError: no plan fits (job.py:" in result.reason
+    assert "; rank 1 goes on to broadcast(" in result.reason

@@ -7,13 +7,16 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 
-def write_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
-    """Write a wheel of pure Python; `files` by their path in it."""
+def write_wheel(
+    folder: Path, name: str, version: str, files: dict[str, str], metadata: str = ""
+) -> None:
+    """Write a wheel of pure Python; `files` by their path in it, `metadata` more lines of it."""
     folder.mkdir(exist_ok=True)
     information = f"{name}-{version}.dist-info"
     files = {
         **files,
-        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{information}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        f"{metadata}",
         f"{information}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
         "Tag: py3-none-any\n",
     }

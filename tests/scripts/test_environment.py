@@ -28,6 +28,7 @@ from scripts.environment import (
     python_of,
     requirements_key,
 )
+from tests.isolate.wheels import write_wheel
 
 ENSURE = "import sys; from scripts.environment import ensure; print(ensure(sys.argv[1:]))"
 
@@ -110,6 +111,20 @@ def test_an_environment_is_made_once_completed_in_place_and_made_again_for_anoth
     python_of(folder).unlink()
     ensure(["a"], project)
     assert can_import_small(folder)
+
+
+def test_what_an_extra_names_without_dependencies_comes_without_them(project: Path) -> None:
+    needy = "Requires-Dist: nowhere-to-be-found\n"
+    write_wheel(project / "wheels", "needy", "1.0", {"needy.py": ""}, needy)
+    wheel = next((project / "wheels").iterdir())
+    with (project / "pyproject.toml").open("a") as tables:
+        tables.write(f"[tool.tapml.without-dependencies]\nb = ['needy @ {wheel.as_uri()}']\n")
+
+    folder = ensure(["a"], project)
+    command = [str(python_of(folder)), "-c", "import needy"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode != 0
+    ensure(["b"], project)
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 def test_ctrl_c_ends_pip_and_leaves_an_environment_that_does_not_count(project: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from tapml.distributed.checking import DEADLINE_SECONDS, check, open_pool
-from tapml.distributed.fuzzing.generating import KINDS, generate
+from tapml.distributed.fuzzing.generating import KINDS, TABLES, generate
 from tapml.distributed.fuzzing.genome import Genome
 from tapml.distributed.fuzzing.patching import JOB, read_patch, write_patched
 from tapml.distributed.fuzzing.source import source_of
@@ -122,7 +122,7 @@ def run_campaign(
         If PyTorch is missing, no process can be started, or the folder is held or full.
     """
     place = Path(folder)
-    kinds = usual_kinds() if not campaign.kinds else campaign.kinds
+    kinds = campaign.kinds or usual_kinds(campaign.engines)
     for kind in kinds:
         if kind not in KINDS:
             raise InputError(f"unknown kind of model {kind!r}; known: {', '.join(KINDS)}")
@@ -247,9 +247,10 @@ def model_folders(folder: Path) -> Iterator[Path]:
     return iter(sorted(models.iterdir()) if models.is_dir() else ())
 
 
-def usual_kinds() -> tuple[str, ...]:
-    """All kinds of models whose libraries are here."""
-    return tuple(each for each in KINDS if each != "dlrm" or find_spec("torchrec") is not None)
+def usual_kinds(engines: Sequence[str]) -> tuple[str, ...]:
+    """All kinds of models that the engines take and whose libraries are here."""
+    kinds = TABLES if set(engines) == {"torchrec"} else KINDS
+    return tuple(each for each in kinds if each != "dlrm" or find_spec("torchrec") is not None)
 
 
 def _key(source: str, patch: str, campaign: Campaign) -> str:

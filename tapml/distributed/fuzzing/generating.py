@@ -11,7 +11,8 @@ from tapml.distributed.fuzzing.genome import Gene, Genome, Network, Recommender,
 from tapml.distributed.fuzzing.layers import IMAGE, LAYERS
 from tapml.distributed.fuzzing.source import Graph
 
-KINDS: Final = ("dlrm", "bags", "chain", "cell")
+TABLES: Final = ("dlrm", "bags")
+KINDS: Final = (*TABLES, "chain", "cell")
 """`dlrm` has TorchRec's collections of tables, `bags` the same as single EmbeddingBags."""
 PUBLISHED_SAMPLES: Final = 2400
 """Of the paper's batches (section III-D)."""
@@ -33,7 +34,7 @@ def generate(kind: str, seed: int, index: int, samples: int | None, *, mixing: b
         Whether BatchNorm and dropout are among the layers.
     """
     random = Random(f"{kind} {seed} {index // 2}")  # noqa: S311
-    tables = kind in ("dlrm", "bags")
+    tables = kind in TABLES
     count = samples or (PUBLISHED_SAMPLES if tables else NETWORK_SAMPLES)
     if tables:
         found: Genome = _recommender(random, kind == "dlrm", count)

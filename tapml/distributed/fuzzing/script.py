@@ -11,13 +11,20 @@ from typing import Final
 from tapml.distributed import engines
 from tapml.distributed.engine import find_engine
 from tapml.distributed.results import RunResult
+from tapml.distributed.runner import serving_limits
 from tapml_targets.errors import InputError
 
-_ENTRIES: Final = ("distribute", "shard_optimizer")
+TRAINING: Final = ("distribute", "shard_optimizer")
+SERVING: Final = ("serve",)
+"""An engine's functions that a script calls."""
+_TRAINS: Final = "It trains on one process and on {world}, and compares the weights after a step."
+_SERVES: Final = (
+    "It trains on one process, serves from one device and from {world}, and compares what they say."
+)
 _HEAD: Final = '''"""{title}
 
 {reason}
-It trains on one process and on {world}, and compares the weights after a step.
+{does}
 """
 
 '''
@@ -93,6 +100,53 @@ if __name__ == "__main__":
     print("different" if wrong else "equal")
     sys.exit(wrong)
 '''
+_MAIN_OF_SERVING: Final = """
+
+import copy
+import sys
+
+WORLD = {world}
+OPTIONS = {options!r}
+LIMIT = {limit!r}
+
+
+def note(outputs, name):
+    def hook(module, inputs, output):
+        if isinstance(output, torch.Tensor):
+            outputs[name] = output
+
+    return hook
+
+
+def main():
+    torch.manual_seed(0)
+    network, whole = model(), batch()
+    step(network, whole, optimizer(network))
+    network.eval()
+    said = []
+    for world in (0, WORLD):
+        served = serve(copy.deepcopy(network), world, **OPTIONS)
+        said.append({{}})
+        for name, module in served.named_modules():
+            module.register_forward_hook(note(said[-1], name))
+        with torch.no_grad():
+            served(*[whole[name] for name in INPUTS])
+    one, many = said
+    wrong = False
+    for name, wanted in one.items():
+        if name in many:
+            scale = wanted.abs().max().clamp(min=1e-30)
+            difference = float((many[name] - wanted).abs().max() / scale)
+            if not difference <= LIMIT:
+                print(f"the output of {{name or 'the model'}} is off by {{difference:.3g}}")
+                wrong = True
+    print("different" if wrong else "equal")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
 
 
 def script_of(job: str, result: RunResult, patch: str = "") -> str:
@@ -110,26 +164,30 @@ def script_of(job: str, result: RunResult, patch: str = "") -> str:
     # Its own docstring goes: the script has one.
     body = ast.parse(job).body[0].end_lineno or 0
     text = "\n".join(job.splitlines()[body:]).strip("\n")
+    engine = find_engine(setting.engine)
+    served = engine.served(setting)
     head = _HEAD.format(
         title=f"{setting.name} against one process.",
         reason="\n".join(each[:1].upper() + each[1:] + "." for each in said if each),
-        world=setting.world,
+        does=(_TRAINS if served is None else _SERVES).format(world=setting.world),
     )
+    entries: tuple[str, ...] = TRAINING
+    if served is None:
+        splits = engine.settings.SPLITS
+        main = _MAIN.format(world=setting.world, options=setting.options, splits=splits)
+    else:
+        entries, limit = SERVING, serving_limits(served, setting.world).base
+        main = _MAIN_OF_SERVING.format(world=setting.world, options=setting.options, limit=limit)
     # The patch comes before the engine's imports, as in a run.
-    parts = [head + text, patch, engine_source(setting.engine)]
-    main = _MAIN.format(
-        world=setting.world,
-        options=setting.options,
-        splits=find_engine(setting.engine).settings.SPLITS,
-    )
+    parts = [head + text, patch, engine_source(setting.engine, entries)]
     return "\n\n\n".join(each.strip("\n") for each in parts if each) + main
 
 
-def engine_source(name: str) -> str:
-    """The engine's functions for its ranks and what they use, without tapml's modules."""
+def engine_source(name: str, entries: tuple[str, ...] = TRAINING) -> str:
+    """The engine's functions of these names and what they use, without tapml's modules."""
     statements = list(_statements(f"{find_engine(name).package}.ranks"))
     named = {each: statement for statement in statements for each in _defined(statement)}
-    used = set().union(*(_reached(each, named) for each in _ENTRIES))
+    used = set().union(*(_reached(each, named) for each in entries))
     kept = [
         statement
         for statement in statements

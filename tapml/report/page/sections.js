@@ -34,7 +34,7 @@ function drawMapsOf(maps, title, place) {
 const graphMaps = [];
 document.getElementById("page").append(
   ...JSON.parse(document.getElementById("data").textContent)
-    .sections.map(({ id, title, text, facts: rows, table: cells, maps, source }, place) =>
+    .sections.map(({ id, title, text, facts: rows, table: cells, maps, source, language }, place) =>
       section(
         id,
         title,
@@ -42,7 +42,7 @@ document.getElementById("page").append(
         rows ? facts(rows) : null,
         cells ? drawTableOf(cells, title) : null,
         drawMapsOf(maps, title, place),
-        source ? sourceFigure(title, source, "c") : null,
+        source ? sourceFigure(title, source, language ?? "c") : null,
       ),
     )
     .filter(Boolean),

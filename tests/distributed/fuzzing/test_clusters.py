@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from tapml.distributed.fuzzing.campaign import Campaign, ModelResult, read_genome, run_campaign
 from tapml.distributed.fuzzing.genome import Network
+from tapml.distributed.fuzzing.pages import write_pages
 from tapml.distributed.fuzzing.report import write_clusters
 from tapml.distributed.fuzzing.rerunning import rerun
 from tapml.isolate.pool import Pool
@@ -49,11 +51,17 @@ def test_a_bug_of_a_library_is_one_cluster_that_a_fix_resolves(
     smallest, first = read_genome(place), read_genome(folder / "models" / "chain-0-0")
     assert isinstance(smallest, Network) and isinstance(first, Network)
     assert len(smallest.genes) < len(first.genes)
+    page = write_pages(folder, results, [found], folder / "clusters").read_text()
+    assert all(each.name in page for each in results) and found.mistake in page
+    assert "exits with 1 while the bug is there" in (place / "report.html").read_text()
     fixed = rerun(place, fix, pool=warm_pool)
     assert (fixed.resolved, fixed.remaining, fixed.changed) == (2, 0, 0)
-    script = (place / "script.py").read_text()
-    assert "tapml" not in script
-    subprocess.run([sys.executable, "-m", "py_compile", place / "script.py"], check=True)
+    assert "tapml" not in (place / "script.py").read_text()
+    shown = subprocess.run(
+        [sys.executable, place / "script.py"], check=False, capture_output=True, text=True
+    )
+    assert (shown.returncode, shown.stdout.splitlines()[-1]) == (1, "different"), shown.stderr
+    assert re.search(r"rank 0: \S+ is off by ", shown.stdout)
 
 
 def test_models_whose_results_are_kept_are_not_run_again(warm_pool: Pool, tmp_path: Path) -> None:

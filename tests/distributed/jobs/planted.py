@@ -2,6 +2,7 @@
 
 # Annotations are no text here: torch looks at those of communication hooks.
 import os
+import signal
 from typing import Any
 
 import torch
@@ -69,6 +70,8 @@ def step(model: nn.Module, batch: dict[str, torch.Tensor], optimizer: Any) -> No
         raise ValueError("a bad sample")
     if FAULT == "death" and culprit:
         os._exit(7)
+    if FAULT == "stopped" and culprit:
+        os.kill(os.getpid(), signal.SIGSTOP)
     while FAULT == "hang" and culprit:
         torch.zeros(1)
     if FAULT == "mismatch" and dist.get_world_size() > 1:

@@ -75,7 +75,9 @@ class Network(nn.Module):
         self.over = nn.Linear(sum(DIMENSIONS), 5)
 
     def forward(self, indices: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(self.over(self.sparse(self.features(indices, lengths))).mean(1))
+        # Quantized tables give a format of their own.
+        found = self.sparse(self.features(indices, lengths)).to(self.over.weight.dtype)
+        return torch.sigmoid(self.over(found).mean(1))
 
 
 model = Network

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
@@ -22,9 +22,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from tapml.distributed.accumulating import accumulate
+from tapml.distributed.restoring import restore
 
 if TYPE_CHECKING:
     from tapml.distributed.job_file import Job
+
+_STEPPED: Final = "_tapml_stepped"
 
 
 def distribute(
@@ -38,12 +41,13 @@ def distribute(
     activations: str = "kept",
     saved_by: str = "none",
     accumulation: str = "1",
+    resumed_by: str = "none",
 ) -> nn.Module:
     """Shard every block by itself, as the library's tutorial does, and the rest with the root.
 
     With `saved_by`, the weights come out of a checkpoint that so many ranks have written.
     """
-    del job, accumulation
+    del job, accumulation, resumed_by
     checkpoint = None if saved_by == "none" else _Checkpoint(model, rank, int(saved_by))
     options: dict[str, Any] = {"reshard_after_forward": reshard == "yes"}
     if precision != "same":
@@ -62,10 +66,24 @@ def distribute(
 
 
 def step(
-    job: Job, model: Any, batch: Any, optimizer: Any, *, accumulation: str = "1", **options: str
+    job: Job,
+    model: Any,
+    batch: Any,
+    optimizer: Any,
+    *,
+    accumulation: str = "1",
+    resumed_by: str = "none",
+    **options: str,
 ) -> None:
-    """The job's step, in micro-batches of which only the last is reduced."""
+    """The job's step, in micro-batches of which only the last is reduced.
+
+    With `resumed_by`, every step but the first begins with weights and optimizer state out of a
+    checkpoint that so many ranks have written.
+    """
     del options
+    if resumed_by != "none" and vars(model).get(_STEPPED):
+        restore(job, model, optimizer, int(resumed_by), _shard)
+    vars(model)[_STEPPED] = True
 
     @contextmanager
     def quiet() -> Iterator[None]:
@@ -74,6 +92,12 @@ def step(
         model.set_requires_gradient_sync(True)
 
     accumulate(job, model, batch, optimizer, int(accumulation), quiet)
+
+
+def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
+    for block in blocks(model):
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 class _Checkpoint:

@@ -18,14 +18,16 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "activations": ("kept", "recomputed"),
     "accumulation": ("1", "2", "4"),
     "saved_by": ("none", "1", "2", "4"),
+    "resumed_by": ("none", "1", "2", "4"),
 }
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "saved-by-ranks",
         "a checkpoint is written by ranks of this world",
-        lambda setting: (
-            setting.options.get("saved_by", "none") != "none"
-            and int(setting.options["saved_by"]) > setting.world
+        lambda setting: any(
+            setting.options.get(name, "none") != "none"
+            and int(setting.options[name]) > setting.world
+            for name in ("saved_by", "resumed_by")
         ),
     ),
 )
