@@ -126,8 +126,8 @@ def _make(options: argparse.Namespace) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "support"
         table = fill(folder, cases, devices, options.minutes)
     table = merged(table, earlier[0])
-    known = {*earlier[1], *(each.name for each in chosen)}
-    names = [each.name for each in OPERATORS if each.name in known]
+    shown = {*earlier[1], *(each.name for each in chosen)}
+    names = [each.name for each in OPERATORS if each.name in shown]
     here = {each.spec: _shown(each) for each in devices}
     columns = by_order({**{each.device: each for each in earlier[2]}, **here}.values())
     if options.json is not None:

@@ -113,10 +113,10 @@ def generate_shaders(source: OperatorSource, target: Target, language: ShaderLan
     width = gpu.subgroup_width(limits)
     # TVM reduces by shuffles in at most two rounds.
     suits = width > 1 and width * width >= gpu.most_threads(limits, options)
-    bounds = limits, options, language.attributes
-    generation, exchange = gpu.tvm_target(language.platform, *bounds), None
+    attributes = language.attributes
+    generation, exchange = gpu.tvm_target(language.platform, limits, options, attributes), None
     if suits and (chosen := language.exchange(width)) is not None:
-        exchange = gpu.tvm_target(chosen[0], *bounds, **chosen[1])
+        exchange = gpu.tvm_target(chosen[0], limits, options, attributes, **chosen[1])
     lower = partial(lowering.lower, target=generation, config=language.config, exchange=exchange)
     kind = options.get("schedule_kind", language.schedule_kind)
     scheduler = gpu.Scheduler(
