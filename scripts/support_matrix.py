@@ -8,6 +8,7 @@ device changed.
     python3 scripts/support_matrix.py --folder support
     python3 scripts/support_matrix.py --devices opencl vulkan:1 --operators '*softmax' 'matrix*'
     python3 scripts/support_matrix.py --folder support --json support.json --page support.html
+    python3 scripts/support_matrix.py --folder support --devices vulkan --earlier support.json
 
 Its exit code is 0 if all passed or refused by a limit, 1 if something failed or did not run,
 2 for bad input, 130 or 143 if it was interrupted or terminated.
@@ -16,11 +17,9 @@ Its exit code is 0 if all passed or refused by a limit, 1 if something failed or
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -29,16 +28,32 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.support_pages import (
+    DTYPES,
+    FORMAT,
+    LETTERS,
+    SHAPES,
+    Outcome,
+    Shown,
+    Support,
+    Table,
+    by_order,
+    json_text,
+    merged,
+    read_matrix,
+    to_json,
+    to_markdown,
+    to_page,
+)
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for
 from tapml.durable.strict_json import to_strict
 from tapml.matrix.implementation import Column
-from tapml.report.html import Section, render_sections
 from tapml.runs.folder import RunFolder
 from tapml.runs.kind import RunKind
 from tapml.runs.result_key import ResultKey
@@ -55,40 +70,14 @@ if TYPE_CHECKING:
     from tapml.compiler.compiler import Compiler
     from tapml.matrix.report import Cell
 
-Support: TypeAlias = Literal["pass", "simulated", "degraded", "fail", "refused by limit", "not run"]
-
 REFERENCE: Final = "cpu"
-DTYPES: Final = ("float32", "float16")
-SHAPES: Final = ("static", "dynamic")
 EXTENTS: Final = {"static": (5,), "dynamic": (5, 19)}
 """What ``n`` is: a dynamic plan is made once and run with each."""
 OPERATORS_FILE: Final = Path(__file__).with_name("support_operators.py")
-LETTERS: Final[dict[Support, str]] = {
-    "pass": "p",
-    "simulated": "s",
-    "degraded": "d",
-    "fail": "F",
-    "refused by limit": "r",
-    "not run": "-",
-}
-"""Mildest first."""
-_CHIPS: Final[dict[Support, str]] = {
-    "simulated": "pass",
-    "refused by limit": "absent",
-    "not run": "absent",
-}
 _OUT_OF_TIME: Final = "the time given was over"
 _LONGEST_REASON: Final = 160
+_VERSION_DIGITS: Final = 8
 _LARGEST_EXTENT: Final = 64
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A cell: what came of a case on a device, why, and the worst error over its unit."""
-
-    support: Support
-    reason: str = ""
-    worst_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,9 +92,7 @@ class Case:
         return f"{self.operator.name}, {self.dtype}, {self.shapes}"
 
 
-KIND: Final = RunKind("tapml-support/1", statuses=tuple(LETTERS), results={"cell": Outcome})
-Table: TypeAlias = dict[tuple[str, str, str, str], Outcome]
-"""By operator, dtype, shapes and device."""
+KIND: Final = RunKind(FORMAT, statuses=tuple(LETTERS), results={"cell": Outcome})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,18 +118,25 @@ def _make(options: argparse.Namespace) -> int:
         known = ", ".join(each.name for each in OPERATORS)
         raise InputError(f"no operator is like {' or '.join(options.operators)}: there are {known}")
     devices = list(devices_of(options.devices))
+    earlier = read_matrix(options.earlier) if options.earlier else ({}, [], [])
     cases = [Case(*each) for each in product(chosen, DTYPES, SHAPES)]
     with ExitStack() as stack:
         folder = options.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "support"
         table = fill(folder, cases, devices, options.minutes)
-    names = [each.name for each in chosen]
+    table = merged(table, earlier[0])
+    shown = {*earlier[1], *(each.name for each in chosen)}
+    names = [each.name for each in OPERATORS if each.name in shown]
+    here = {each.spec: _shown(each) for each in devices}
+    columns = by_order({**{each.device: each for each in earlier[2]}, **here}.values())
     if options.json is not None:
-        options.json.write_text(_json_text(to_json(table, names, devices)), encoding="utf-8")
+        options.json.write_text(json_text(to_json(table, names, columns)), encoding="utf-8")
     if options.page is not None:
-        options.page.write_text(to_page(table, names, devices), encoding="utf-8")
-    written = to_markdown(table, names, devices)
+        options.page.write_text(to_page(table, names, columns), encoding="utf-8")
+    platforms = {each.device.partition(":")[0] for each in columns} & set(platform_names())
+    versions = {platform: version_of(platform) for platform in platforms}
+    written = to_markdown(table, names, columns, versions)
     if options.markdown is None:
         print(written)
     else:
@@ -166,6 +160,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=1e9, help="begin no case after so long: it is not run"
     )
+    parser.add_argument(
+        "--earlier", type=Path, metavar="FILE",
+        help="take cells that are not made now from this file, which --json wrote",
+    )  # fmt: skip
     for form in ("markdown", "json", "page"):
         parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write it as {form} here")
     return parser.parse_args(arguments)
@@ -240,7 +238,10 @@ def fill(
             if time.monotonic() > deadline:
                 cells |= {each.spec: Outcome("not run", _OUT_OF_TIME) for each in missing}
                 missing = []
-            for device, outcome in _run(case, missing, columns, compiler):
+            day = f"{datetime.now(UTC):%Y-%m-%d}"
+            for device, made in _run(case, missing, columns, compiler):
+                platform = device.description.platform
+                outcome = replace(made, made=day, version=version_of(platform, written))
                 cells[device.spec] = outcome
                 if outcome.support != "not run":
                     plain = to_strict(asdict(outcome))
@@ -281,24 +282,43 @@ class _LazyCompiler:
         return self.made
 
 
+def _shown(device: RankedDevice) -> Shown:
+    about = device.description
+    return Shown(device.spec, about.name, about.driver_version, about.device_type)
+
+
 def _key(case: Case, device: RankedDevice, written: Path = OPERATORS_FILE) -> ResultKey:
     """All that a cell depends on."""
+    platform = device.description.platform
+    return ResultKey.of(
+        case=str(case),
+        device=fingerprint(device.description),
+        **_code(platform, written),
+    )
+
+
+def version_of(platform: str, written: Path = OPERATORS_FILE) -> str:
+    """A name of all code that a cell depends on."""
+    from tapml.runs.result_key import hash_parts
+
+    return hash_parts(**_code(platform, written))[:_VERSION_DIGITS]
+
+
+def _code(platform: str, written: Path = OPERATORS_FILE) -> dict[str, str]:
     from tapml.compiler.cache import generator_hash
     from tapml.importing.cache import importer_hash
     from tapml.oracles.oracle import ORACLE_VERSION
     from tapml.verdicts.policy import Policy
     from tapml_targets.installed import compiler_versions
 
-    return ResultKey.of(
-        case=str(case),
-        operators=_operators_hash(written),
-        importer=importer_hash(),
-        oracle=str(ORACLE_VERSION),
-        policy=Policy().hash,
-        device=fingerprint(device.description),
-        generator=generator_hash(device.description.platform),
-        compiler=compiler_versions(),
-    )
+    return {
+        "operators": _operators_hash(written),
+        "importer": importer_hash(),
+        "oracle": str(ORACLE_VERSION),
+        "policy": Policy().hash,
+        "generator": generator_hash(platform),
+        "compiler": compiler_versions(),
+    }
 
 
 @cache
@@ -399,145 +419,6 @@ def _support(cell: Cell, limits: Limits, dtype: str) -> Support:
 def _one_line(text: object) -> str:
     line = " ".join(str(text).split())
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 4] + " ..."
-
-
-def _counts(table: Table, device: RankedDevice) -> Counter[Support]:
-    return Counter(each.support for key, each in table.items() if key[3] == device.spec)
-
-
-def _letters(table: Table, name: str, device: RankedDevice) -> str:
-    """The four cells of an operator on a device: ``pp rr``."""
-    return " ".join(
-        "".join(LETTERS[table[name, dtype, shapes, device.spec].support] for shapes in SHAPES)
-        for dtype in DTYPES
-    )
-
-
-def _reasons(table: Table) -> Iterator[tuple[str, str, str]]:
-    """Operator, devices and cases, and why, where it is no plain pass or known limit."""
-    cases: dict[tuple[str, str, str], list[str]] = {}
-    for (name, dtype, shapes, device), each in table.items():
-        if each.support not in ("pass", "simulated", "refused by limit"):
-            told = name, f"{each.support}: {each.reason}", device
-            cases.setdefault(told, []).append(f"{dtype} {shapes}")
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for (name, reason, device), found in cases.items():
-        alike.setdefault((name, reason, ", ".join(sorted(found))), []).append(device)
-    for (name, reason, found_in), devices in sorted(alike.items()):
-        yield name, f"{', '.join(devices)} ({found_in})", reason
-
-
-def to_markdown(table: Table, names: Sequence[str], devices: Sequence[RankedDevice]) -> str:
-    """The matrix as a page of the documentation."""
-    lines = [
-        "# What runs where",
-        "",
-        f"{len(names)} operators, in float32 and float16, with static and dynamic shapes, by device"
-        f" of one machine on {datetime.now(UTC):%Y-%m-%d}.",
-        "Each was replayed against float64 as `tapml validate` does it. The processor is the"
-        " reference and has no column.",
-        "[support.json](support.json) has every cell's reason and worst error over its unit."
-        " Made by",
-        "",
-        "    python3 scripts/support_matrix.py --folder support --markdown docs/support.md "
-        "--json docs/support.json",
-        "",
-        "A cell has four letters: float32 static and dynamic, then float16 static and dynamic.",
-        ", ".join(f"`{letter}` {word}" for word, letter in LETTERS.items()) + ".",
-        "*Simulated* passed on a simulator of kernel text, which says nothing of a GPU.",
-        "*Refused by limit*: the device lacks float16, or a kernel is beyond its limits.",
-        "",
-        f"| device | name | {' | '.join(LETTERS)} |",
-        f"|---|---|{'---|' * len(LETTERS)}",
-    ]
-    for device in devices:
-        counts = _counts(table, device)
-        numbers = " | ".join(str(counts[word]) for word in LETTERS)
-        lines.append(f"| {device.spec} | {_cell(device.description.name)} | {numbers} |")
-    lines += [
-        "",
-        f"| operator | {' | '.join(each.spec for each in devices)} |",
-        f"|---|{'---|' * len(devices)}",
-    ]
-    for name in names:
-        cells = " | ".join(f"`{_letters(table, name, each)}`" for each in devices)
-        lines.append(f"| {name} | {cells} |")
-    reasons = [f"- {name}, {where}: {_cell(why)}" for name, where, why in _reasons(table)]
-    if reasons:
-        lines += ["", "## What did not pass", "", *reasons]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    """A device's own words in a table of Markdown."""
-    plain = "".join(each if each.isprintable() else "?" for each in text)
-    return plain.replace("|", "/").replace("<", "&lt;")
-
-
-def to_json(table: Table, names: Sequence[str], devices: Sequence[RankedDevice]) -> dict[str, Any]:
-    """The matrix as plain data, format ``tapml-support/1``."""
-    return {
-        "format": KIND.format,
-        "made": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "operators": list(names),
-        "devices": [
-            {
-                "device": each.spec,
-                "name": each.description.name,
-                "driver": each.description.driver_version,
-                "type": each.description.device_type,
-                "counts": dict(_counts(table, each)),
-            }
-            for each in devices
-        ],
-        "cells": [
-            {
-                **dict(zip(("operator", "dtype", "shapes", "device"), key, strict=True)),
-                "support": each.support,
-                "worst_ratio": to_strict(float(f"{each.worst_ratio:.3g}")),
-                **({"reason": each.reason} if each.reason else {}),
-            }
-            for key, each in table.items()
-        ],
-    }
-
-
-def _json_text(plain: dict[str, Any]) -> str:
-    """A line for each device and cell, so that two versions can be compared."""
-    rest = {key: value for key, value in plain.items() if key not in ("devices", "cells")}
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items()]
-    for key in ("devices", "cells"):
-        rows = ",\n".join(json.dumps(each, allow_nan=False) for each in plain[key])
-        lines.append(f"{json.dumps(key)}: [\n{rows}\n]")
-    return "{" + ",\n".join(lines) + "}\n"
-
-
-def to_page(table: Table, names: Sequence[str], devices: Sequence[RankedDevice]) -> str:
-    """The matrix as one file of HTML, a table for every dtype and kind of shapes."""
-    heads: list[str] = ["device", "name", *LETTERS]
-    counted: list[list[Any]] = [
-        [each.spec, each.description.name, *(_counts(table, each)[word] for word in LETTERS)]
-        for each in devices
-    ]
-    sections: list[Section] = [{"title": "Devices", "table": (heads, counted)}]
-    for dtype, shapes in product(DTYPES, SHAPES):
-        rows: list[list[Any]] = [
-            [name, *(_chip(table[name, dtype, shapes, each.spec].support) for each in devices)]
-            for name in names
-        ]
-        columns = ["operator", *(each.spec for each in devices)]
-        sections.append({"title": f"{dtype}, {shapes} shapes", "table": (columns, rows)})
-    reasons = [list(each) for each in _reasons(table)]
-    if reasons:
-        sections.append(
-            {"title": "What did not pass", "table": (["operator", "where", "why"], reasons)}
-        )
-    headline = f"{len(names)} operators on {len(devices)} devices"
-    return render_sections("What runs where", headline, sections)
-
-
-def _chip(support: Support) -> dict[str, str]:
-    return {"status": _CHIPS.get(support, support), "text": support}
 
 
 if __name__ == "__main__":

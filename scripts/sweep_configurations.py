@@ -28,7 +28,8 @@ from scripts.configuration_shapes import (  # noqa: E402
     shapes_of,
 )
 from scripts.environment import ROOT  # noqa: E402
-from scripts.support_matrix import Case, Table, devices_of, fill  # noqa: E402
+from scripts.support_matrix import Case, devices_of, fill  # noqa: E402
+from scripts.support_pages import Table  # noqa: E402
 from tapml.cli.model_arguments import byte_size, times  # noqa: E402
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
 from tapml.durable.files import write_text  # noqa: E402

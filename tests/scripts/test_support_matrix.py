@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.support_matrix import Case, Outcome, _key, _outcome, main
+from scripts.support_matrix import Case, _key, _outcome, main
 from scripts.support_operators import OPERATORS as KNOWN
+from scripts.support_pages import Outcome
 from tapml.importing import cache as importing
 from tapml.matrix.report import Cell
 from tapml.verdicts.verdict import Cause
@@ -52,6 +53,21 @@ def test_operators_on_one_device_are_replayed_once_and_then_known(
     reasons = {c["reason"] for c in again if c["operator"] == "largest"}
     assert reasons == {"the time given was over"}
     assert "| largest | `-- --` |" in (tmp_path / "markdown").read_text()
+    # Columns and operators that are not made now come from an earlier file, and are called older.
+    earlier = json.loads((tmp_path / "json").read_text())
+    earlier["devices"][0]["device"] = "vulkan:0"
+    for cell in earlier["cells"]:
+        cell["device"] = "vulkan:0"
+    (tmp_path / "earlier").write_text(json.dumps(earlier))
+    assert main([*command, OPERATORS[0], "--earlier", str(tmp_path / "earlier")]) == 1
+    page = (tmp_path / "markdown").read_text()
+    assert "| softmax | `pp rr` | `pp rr` |" in page
+    assert "| largest | `-- --` | `-- --` |" in page
+    older = {line.split("|")[1].strip(): line.split("|")[-2].strip() for line in page.splitlines()
+             if line.startswith(("| opencl:", "| vulkan:"))}  # fmt: skip
+    assert older == {device: "0", "vulkan:0": "8"}
+    made = json.loads((tmp_path / "json").read_text())["cells"]
+    assert {bool(each.get("version")) for each in made if each["support"] != "not run"} == {True}
 
 
 @pytest.mark.parametrize(
@@ -59,6 +75,7 @@ def test_operators_on_one_device_are_replayed_once_and_then_known(
     [
         (["--operators", "nosuch"], "no operator is like nosuch"),
         (["--devices", "nosuch"], "there is no device of nosuch"),
+        (["--earlier", "nosuch.json"], "nosuch.json: expected a matrix that --json wrote"),
     ],
 )
 def test_what_is_not_there_is_named(

@@ -114,8 +114,7 @@ def tvm_target(
 
     `attributes` names further bounds that this kind has, `others` are more of its attributes.
     """
-    threads = int(options.get("max_num_threads", THREADS))
-    threads = min(threads, limits.max_threads_per_block or threads)
+    threads = most_threads(limits, options)
     bounds = {
         "max_num_threads": threads,
         "max_threads_per_block": threads,
@@ -127,6 +126,12 @@ def tvm_target(
     return tvm.target.Target({"kind": kind, **chosen, **others}).with_host(
         tvm.target.Target("llvm")
     )
+
+
+def most_threads(limits: Limits, options: Mapping[str, str]) -> int:
+    """Threads that a block of a schedule has at most."""
+    threads = int(options.get("max_num_threads", THREADS))
+    return min(threads, limits.max_threads_per_block or threads)
 
 
 def subgroup_width(limits: Limits) -> int:

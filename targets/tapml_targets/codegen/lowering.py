@@ -102,7 +102,9 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
     return tvm.IRModule({ENTRY_NAME: keep_store_guards(scheduled[ENTRY_NAME])})
 
 
-def lower(module: Any, target: Any, config: Mapping[str, Any] | None = None) -> Lowered:
+def lower(
+    module: Any, target: Any, config: Mapping[str, Any] | None = None, exchange: Any = None
+) -> Lowered:
     """Lower a scheduled module for `target`, which carries its host.
 
     Parameters
@@ -113,6 +115,9 @@ def lower(module: Any, target: Any, config: Mapping[str, Any] | None = None) -> 
         TVM's target.
     config
         Settings of TVM's passes.
+    exchange
+        The target under which reductions over threads are lowered; None for `target`. TVM reduces
+        by shuffles for some kinds alone.
 
     Raises
     ------
@@ -124,8 +129,9 @@ def lower(module: Any, target: Any, config: Mapping[str, Any] | None = None) -> 
     capture = _HostCapture()
     passes = tvm.transform.PassContext(instruments=[capture], config=dict(config or {}))
     with as_runtime_errors("TVM cannot lower the function"), passes:
-        module = tirx.transform.BindTarget(target)(module)
-        pipeline, _, finalize_device = tirx.get_default_tir_pipeline(target)
+        bound = target if exchange is None else exchange
+        module = tirx.transform.BindTarget(bound)(module)
+        pipeline, _, finalize_device = tirx.get_default_tir_pipeline(bound)
         lowered = pipeline(module)
         _, device_modules = split_host_device_mods(lowered)
         if len(device_modules) != 1 or capture.module is None:
@@ -134,8 +140,17 @@ def lower(module: Any, target: Any, config: Mapping[str, Any] | None = None) -> 
                 f"{len(device_modules)} device modules"
             )
         ((device_target, device_module),) = device_modules.items()
+        if exchange is not None:
+            device_target, device_module = target, _bound_again(device_module, target)
         device = finalize_device()(device_module)
     return Lowered(capture.module[ENTRY_NAME], device, device_target)
+
+
+def _bound_again(module: Any, target: Any) -> Any:
+    """Device functions for another target: what remains to be lowered is lowered for that."""
+    return tvm.IRModule(
+        {name: function.with_attr("target", target) for name, function in module.functions.items()}
+    )
 
 
 def shared_memory_bytes(device: Any) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec import structs
@@ -41,6 +42,10 @@ class Shader:
     number_type: NumberType
 
 
+Exchange: TypeAlias = Callable[[int], tuple[str, Mapping[str, object]] | None]
+"""For subgroups of one width, the kind of TVM's target, and what it says of them, for which TVM
+passes values on by shuffles; None where it does not."""
+
 Write: TypeAlias = Callable[[Launch, Any, LaunchRange, lowering.Lowered], Shader]
 """Writes a device function as a shader, from one of its launches and their ranges."""
 
@@ -62,8 +67,7 @@ class ShaderLanguage:
     config
         Options of TVM's passes.
     exchange
-        Width of the subgroups whose threads pass values on, by shuffles, on devices of that one
-        width; 1 for none.
+        How reductions are lowered on devices that have one width of subgroups.
     """
 
     platform: str
@@ -72,7 +76,7 @@ class ShaderLanguage:
     attributes: Sequence[str]
     write: Write
     config: dict[str, Any] | None = None
-    exchange: int = 1
+    exchange: Exchange = lambda width: None
 
 
 def generate_shaders(source: OperatorSource, target: Target, language: ShaderLanguage) -> Library:
@@ -106,16 +110,20 @@ def generate_shaders(source: OperatorSource, target: Target, language: ShaderLan
     """
     options = check_options(target, gpu.OPTIONS)
     wanted, limits = options.get("schedule", "dlight"), target.limits
-    # With it TVM takes subgroups for 32 wide; without it no thread passes a value on.
-    exchanges = gpu.subgroup_width(limits) == language.exchange > 1
-    exchange = {"supports_subgroups": True} if exchanges else {}
-    generation = gpu.tvm_target(language.platform, limits, options, language.attributes, **exchange)
+    width = gpu.subgroup_width(limits)
+    # TVM reduces by shuffles in at most two rounds.
+    suits = width > 1 and width * width >= gpu.most_threads(limits, options)
+    attributes = language.attributes
+    generation, exchange = gpu.tvm_target(language.platform, limits, options, attributes), None
+    if suits and (chosen := language.exchange(width)) is not None:
+        exchange = gpu.tvm_target(chosen[0], limits, options, attributes, **chosen[1])
+    lower = partial(lowering.lower, target=generation, config=language.config, exchange=exchange)
     kind = options.get("schedule_kind", language.schedule_kind)
     scheduler = gpu.Scheduler(
         wanted,
         gpu.tvm_target(kind, limits, options, ["max_shared_memory_per_block"]),
         stated_limits(limits),
-        lambda given, scheduled: _library(given, scheduled, generation, language),
+        lambda given, scheduled: _library(given, lower(scheduled), language, width),
     )
     return operator_library(source, scheduler, limits)
 
@@ -128,9 +136,8 @@ def buffers_first(launch: Launch, number_type: NumberType) -> Launch:
 
 
 def _library(
-    source: OperatorSource, scheduled: Any, generation: Any, language: ShaderLanguage
+    source: OperatorSource, lowered: lowering.Lowered, language: ShaderLanguage, width: int
 ) -> Library:
-    lowered = lowering.lower(scheduled, generation, language.config)
     program = read_host_function(lowered.host, source)
     # For any device, not the target's: a Library may run where more is bound than there.
     ranges = launch_ranges(program, MOST_BYTES)
@@ -152,7 +159,7 @@ def _library(
             threads_per_block=gpu.block_threads(launch),
             shared_memory_bytes=shared.get(name, 0),
             features=shader.features,
-            subgroup_width=language.exchange if "subgroups" in shader.features else 0,
+            subgroup_width=width if "subgroups" in shader.features else 0,
         )
         modules.append(CodeModule(language.dialect, shader.text.encode()))
     statements = with_launches(

@@ -21,7 +21,9 @@ from tapml_targets.library import CodeModule
 from tapml_targets.limits import Limits
 from tapml_targets.rocm.language import BUILD_OPTIONS
 
-ARCHITECTURES: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
+ARCHITECTURES: Final = (
+    "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1151", "gfx1201",
+)  # fmt: skip
 _HEADER: Final = Path(__file__).parent / "native" / "device.h"
 _SECONDS: Final = 120
 _FLAGS: Final = (

@@ -51,6 +51,9 @@ _KINDS: Final = {
     "VkPhysicalDevice8BitStorageFeatures": 1000177000,
     "VkPhysicalDeviceDriverProperties": 1000196000,
     "VkPhysicalDeviceShaderFloat16Int8Features": 1000082000,
+    "VkPhysicalDeviceSubgroupSizeControlProperties": 1000225000,
+    "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo": 1000225001,
+    "VkPhysicalDeviceSubgroupSizeControlFeatures": 1000225002,
 }
 _NO_MEMORY: Final = frozenset({-1, -2, -10, -1000069000})
 _LOST: Final = -4

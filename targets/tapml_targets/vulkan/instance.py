@@ -28,7 +28,11 @@ _DISCRETE: Final = 2
 _DEVICE_LOCAL: Final = 1
 _MAX_INDEX: Final = (1 << 31) - 1
 _ALIGNMENT: Final = 16
+# Elementary operations, and those with which lanes exchange values.
 _SUBGROUP_OPERATIONS: Final = 1
+_SUBGROUP_EXCHANGE: Final = 0x10 | 0x20
+_SUBGROUP_SIZES: Final = "VK_EXT_subgroup_size_control"
+_COMPUTE_STAGE: Final = 0x20
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,11 @@ class Features:
             for name in ("VK_KHR_8bit_storage", "VK_KHR_shader_float16_int8")
             if name in extensions and not core
         ]
+        self.subgroups = struct("VkPhysicalDeviceSubgroupSizeControlFeatures")
         chain = [self.storage16]
+        if _SUBGROUP_SIZES in extensions:
+            self.extensions.append(_SUBGROUP_SIZES)
+            chain.append(self.subgroups)
         if core or "VK_KHR_8bit_storage" in extensions:
             chain.append(self.storage8)
         if core or "VK_KHR_shader_float16_int8" in extensions:
@@ -197,11 +205,14 @@ def _extensions(handle: Any) -> frozenset[str]:
 
 
 def _describe(handle: Any, index: int, family: int, bits: int) -> PhysicalDevice:
+    sizes = struct("VkPhysicalDeviceSubgroupSizeControlProperties")
     subgroups = struct("VkPhysicalDeviceSubgroupProperties")
     maintenance = struct("VkPhysicalDeviceMaintenance3Properties", pNext=subgroups)
     driver = struct("VkPhysicalDeviceDriverProperties", pNext=maintenance)
     asked = struct("VkPhysicalDeviceProperties2", pNext=maintenance)
     extensions = _extensions(handle)
+    if _SUBGROUP_SIZES in extensions:
+        subgroups.pNext = sizes
     lib.vkGetPhysicalDeviceProperties2(handle, asked)
     properties = asked.properties
     if properties.apiVersion >= (1 << 22) | (2 << 12) or "VK_KHR_driver_properties" in extensions:
@@ -239,8 +250,7 @@ def _describe(handle: Any, index: int, family: int, bits: int) -> PhysicalDevice
             max_binding_bytes=min(limits.maxStorageBufferRange, _MAX_INDEX) // 4 * 4,
             max_storage_buffers=limits.maxPerStageDescriptorStorageBuffers,
             offset_alignment=max(4, limits.minStorageBufferOffsetAlignment),
-            # No kernel can ask for another width than a device's own.
-            subgroup_widths=(subgroups.subgroupSize, subgroups.subgroupSize),
+            subgroup_widths=_required_widths(subgroups, sizes, features),
             push_constant_bytes=limits.maxPushConstantsSize,
         ),
         details={
@@ -256,6 +266,22 @@ def _describe(handle: Any, index: int, family: int, bits: int) -> PhysicalDevice
         max(4, limits.minStorageBufferOffsetAlignment), (groups[0], groups[1], groups[2]), features,
         properties.deviceType == _DISCRETE,
     )  # fmt: skip
+
+
+def _required_widths(subgroups: Any, sizes: Any, features: Features) -> tuple[int, int]:
+    """The device's own width of subgroups, if lanes exchange values and kernels can require it.
+
+    A device that is not asked for a width may leave lanes of each subgroup empty.
+    """
+    width = int(subgroups.subgroupSize)
+    can = (
+        subgroups.supportedStages & sizes.requiredSubgroupSizeStages & _COMPUTE_STAGE
+        and subgroups.supportedOperations & _SUBGROUP_EXCHANGE == _SUBGROUP_EXCHANGE
+        and features.subgroups.subgroupSizeControl
+        and features.subgroups.computeFullSubgroups
+        and sizes.minSubgroupSize <= width <= sizes.maxSubgroupSize
+    )
+    return (width, width) if can else (0, 0)
 
 
 def _largest_heap(handle: Any) -> int:

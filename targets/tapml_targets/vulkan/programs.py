@@ -15,6 +15,7 @@ from tapml_targets.vulkan_loader.validation import is_checking
 _FORMAT: Final = b"tapml-spirv-1"
 _STORAGE_BUFFER: Final = 7
 _COMPUTE_STAGE: Final = 0x20
+_FULL_SUBGROUPS: Final = 2
 
 
 class LoadedKernel:
@@ -77,7 +78,8 @@ def build_kernel(
         made.append((lib.vkDestroyDescriptorSetLayout, set_layout))
         layout = _layout(device, set_layout, interface, name, what)
         made.append((lib.vkDestroyPipelineLayout, layout))
-        pipeline = _pipeline(device, shader, layout, name, what)
+        stage = _stage(shader, interface, kernel.subgroup_width)
+        pipeline = _pipeline(device, stage, layout, name, what)
     except BaseException:
         for destroy, handle in reversed(made):
             destroy(device, handle, NULL)
@@ -136,10 +138,22 @@ def _layout(device: Any, set_layout: Any, interface: Interface, name: str, what:
     return created(lib.vkCreatePipelineLayout, "VkPipelineLayout", name, what, device, info)
 
 
-def _pipeline(device: Any, shader: Any, layout: Any, name: str, what: str) -> Any:
-    stage = struct(
-        "VkPipelineShaderStageCreateInfo", stage=_COMPUTE_STAGE, module=shader, pName="main"
-    )
+def _stage(shader: Any, interface: Interface, width: int) -> Any:
+    """A kernel's stage; one that is made for subgroups of a width requires it."""
+    wanted: dict[str, Any] = {}
+    if width:
+        wanted["pNext"] = struct(
+            "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo", requiredSubgroupSize=width
+        )
+        # Blocks of another shape than whole rows of subgroups may not ask for full ones.
+        wanted["flags"] = 0 if interface.block[0] % width else _FULL_SUBGROUPS
+    return struct(
+        "VkPipelineShaderStageCreateInfo", stage=_COMPUTE_STAGE, module=shader, pName="main",
+        **wanted,
+    )  # fmt: skip
+
+
+def _pipeline(device: Any, stage: Any, layout: Any, name: str, what: str) -> Any:
     info = struct("VkComputePipelineCreateInfo", layout=layout)
     info.stage = stage[0]
     made = ffi.new("VkPipeline *")

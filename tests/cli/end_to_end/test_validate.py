@@ -61,6 +61,30 @@ def test_it_is_json_too(finished: FinishedSession) -> None:
     assert json.loads(ended.output)["status"] == "pass"
 
 
+@pytest.mark.parametrize("against", ["reference", "bandwidth"])
+def test_operators_beyond_the_bound_on_slowness_fail_by_name(
+    finished: FinishedSession, against: str
+) -> None:
+    """The whole model is validated either way; with a bound that all keep it passes."""
+    arguments = (
+        "validate", "--model", finished.model, "--device", finished.device, *TOKENS, "--quiet",
+        "--slow-against", against, "--json", "--max-slowdown",
+    )  # fmt: skip
+    slow = json.loads(run_here(*arguments, "1e-9", cache=finished.cache).output)
+    assert (slow["status"], slow["end_to_end"]["cells"][finished.device]["status"]) == (
+        "fail", "pass",
+    )  # fmt: skip
+    cells = [row["cells"][finished.device] for row in slow["operators"]]
+    said = "the reference's" if against == "reference" else "GB/s"
+    assert {(cell["status"], cell["cause"]) for cell in cells} == {("fail", "too slow")}
+    assert all(
+        said in cell["reason"] and "--max-slowdown allows 1e-09 times" in cell["reason"]
+        for cell in cells
+    )
+    ended = run_here(*arguments, "1e9", cache=finished.cache)
+    assert (ended.exit_code, json.loads(ended.output)["status"]) == (0, "pass")
+
+
 def test_several_devices_stand_side_by_side_and_one_that_is_not_there_is_not_run(
     finished: FinishedSession, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from tvm import te, tirx
 
@@ -14,11 +15,13 @@ from tapml_targets.errors import CompileError
 from tapml_targets.library import Library, ScalarArgument, launches
 from tapml_targets.limit_profiles import load_profile, profile_names
 from tapml_targets.limits import Limits
+from tapml_targets.metal import simulated
 from tapml_targets.metal.codegen import generate
 from tapml_targets.metal.interface import read_interface
 from tapml_targets.metal.language import LANGUAGE
 from tapml_targets.target import Target
-from tests.compiler.operators import matmul_transposed, operator, softmax, source
+from tests.compiler.operators import matmul_transposed, operator, run, softmax, source
+from tests.targets.vulkan.test_schedule_kind import COLUMNS, ROWS, product_with_a_vector
 
 
 def compiled(of: Operator, limits: Limits = Limits(), **options: str) -> Library:
@@ -78,6 +81,19 @@ def test_sums_go_through_simd_groups_where_their_width_is_known() -> None:
     assert (kernel.features, kernel.subgroup_width) == ((), 0)
 
 
+def test_rows_that_share_a_block_read_a_lane_of_their_own_simd_group() -> None:
+    """TVM numbers lanes through the block; Metal leaves one beyond the group undefined."""
+    (description,) = simulated.list_devices(0)
+    library = compiled(product_with_a_vector(), description.limits, schedule_kind="vulkan")
+    assert re.search(r"simd_shuffle\(red_buf0\[0\], .*32.* & 31\)", text(library))
+    rng = np.random.default_rng(0)
+    a, x = rng.standard_normal((ROWS, COLUMNS), "f4"), rng.standard_normal(COLUMNS, "f4")
+    driver = simulated.open_device(description)
+    *_, found = run(driver, library, "product", [a, x, np.zeros(ROWS, np.float32)])
+    driver.close()
+    np.testing.assert_allclose(found, a @ x, atol=1e-4)
+
+
 def test_a_module_asks_for_fast_mathematics_only_where_the_target_does() -> None:
     usual, fast = compiled(softmax()), compiled(softmax(), fast_math="1")
     assert (usual.modules[0].options, fast.modules[0].options) == ((), ("fast-math",))
@@ -97,12 +113,3 @@ def test_kernels_fit_every_profile_of_apples_gpus(name: str) -> None:
             assert kernel.threads_per_block <= limits.max_threads_per_block
             assert kernel.shared_memory_bytes <= limits.max_shared_memory_bytes
             assert set(kernel.features) <= limits.features
-
-
-def test_every_number_of_a_profile_has_its_source() -> None:
-    from tapml_targets.platforms import platform_folder
-
-    for path in (platform_folder("metal") / "profiles").glob("*.toml"):
-        _, _, table = path.read_text("utf-8").partition("[limits]\n")
-        numbers = [line for line in table.splitlines() if re.match(r"\w+ = [\[\d]", line)]
-        assert numbers and all("#" in line or "features" in line for line in numbers), path.name

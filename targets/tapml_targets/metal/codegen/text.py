@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tapml_targets.codegen.lanes import within_subgroups
+
 PROLOGUE: Final = "#include <metal_stdlib>\nusing namespace metal;\n"
 
 # TVM's own, before each kernel.
@@ -37,4 +39,5 @@ def as_module(printed: str) -> str:
     for name in padded:
         text = re.sub(rf"\barg\.{name}\[0\]", f"arg.{name}", text)
     text = _UNSET.sub(r"\1 = {0};", text)
+    text = within_subgroups(text, "simd_shuffle", "31")
     return _BLANK.sub("\n\n", f"{PROLOGUE}\n{text.strip()}\n")

@@ -270,14 +270,22 @@ template <class V> TAPML_INLINE V tanh(V a) {
 }  // namespace precise
 namespace fast { using namespace metal; }
 
-// SIMD groups.
+// SIMD groups. A lane that is asked for by its number must be one of the group: what another gives
+// is undefined, and here something else.
+template <class V> TAPML_INLINE V tapml_lane_value(V value, ushort lane, int line) {
+  const bool inside = lane < tapml_wave_width;
+  V found = tapml::exchange(value, lane, inside, 0, line);
+  if (!inside)
+    for (unsigned i = 0; i < sizeof(V); i++) reinterpret_cast<unsigned char*>(&found)[i] ^= 0xa5;
+  return found;
+}
 template <class V>
 TAPML_INLINE V simd_shuffle(V value, ushort lane, int line = __builtin_LINE()) {
-  return tapml::exchange(value, lane % tapml_wave_width, true, 0, line);
+  return tapml_lane_value(value, lane, line);
 }
 template <class V>
 TAPML_INLINE V simd_broadcast(V value, ushort lane, int line = __builtin_LINE()) {
-  return tapml::exchange(value, lane % tapml_wave_width, true, 0, line);
+  return tapml_lane_value(value, lane, line);
 }
 template <class V>
 TAPML_INLINE V simd_shuffle_xor(V value, ushort mask, int line = __builtin_LINE()) {

@@ -34,7 +34,9 @@ def generate(source: OperatorSource, target: Target) -> Library:
     """Compile one operator; :func:`~tapml_targets.codegen.shaders.generate_shaders` says how.
 
     64-bit integers become 32-bit ones where that is proven to change nothing. Where it is not, a
-    device with the feature ``int64`` computes in 64 bits.
+    device with the feature ``int64`` computes in 64 bits. Threads pass on the parts of a sum by
+    shuffles where the device has subgroups of one width that a launch can require, and TVM has
+    them: a sum over at most that many threads, or over any block that the square of it holds.
 
     Raises
     ------
@@ -53,6 +55,9 @@ def generate(source: OperatorSource, target: Target) -> Library:
         partial(_written, target.limits.features),
         # GLSL's vectors have at most four parts, and compilers join loads by themselves.
         {"tirx.disable_vectorize": True},
+        # TVM has no shuffles for Vulkan. Those of Metal are calls of any width, without masks, and
+        # stay calls where the rest is lowered for Vulkan.
+        lambda width: ("metal", {"thread_warp_size": width}),
     )
     return generate_shaders(source, target, language)
 

@@ -44,6 +44,20 @@ _REINTERPRETED: Final = {
     ("uint", "int"): "int",
 }
 
+_EXCHANGES: Final = {
+    "tvm_warp_activemask": "",
+    "tvm_warp_shuffle": "subgroupShuffle",
+    "tvm_warp_shuffle_up": "subgroupShuffleUp",
+    "tvm_warp_shuffle_down": "subgroupShuffleDown",
+}
+# Shuffles of other widths than 32 bits are a feature of their own: such values go as words.
+_PASSED: Final = {
+    "float16_t": ("float({})", "float16_t({})"),
+    "double": ("unpackDouble2x32({})", "packDouble2x32({})"),
+    "int64_t": ("unpack32({})", "pack64({})"),
+    "uint64_t": ("unpack32({})", "pack64({})"),
+}
+
 
 class Expressions:
     """Prints expressions.
@@ -70,6 +84,7 @@ class Expressions:
     ) -> None:
         self.names = names
         self.functions: dict[str, str] = {}
+        self.features: set[str] = set()
         self._load = load
         self._statement = statement
         self._types = TYPES if wide else {**TYPES, "int64": "int"}
@@ -163,6 +178,8 @@ class Expressions:
 
     def _call(self, node: Any, kind: str) -> str:
         name, arguments = call_name(node), list(node.args)
+        if name == "likely":
+            return self.text(arguments[0])
         if name in ("call_pure_extern", "call_extern"):
             return self._function(str(arguments[0].value), arguments[1:], kind)
         if name == "if_then_else":
@@ -172,8 +189,8 @@ class Expressions:
             return f"({a} {_CALLED_OPERATORS[name]} {b})"
         if name == "bitwise_not":
             return f"(~{self.text(arguments[0])})"
-        if name == "likely":
-            return self.text(arguments[0])
+        if name in _EXCHANGES:
+            return self._exchanged(name, arguments, kind)
         if name == "reinterpret":
             return self._reinterpreted(arguments[0], kind)
         return self._function(name, arguments, kind)
@@ -185,6 +202,27 @@ class Expressions:
         if (source, target) not in _REINTERPRETED:
             raise CompileError(f"GLSL kernels do not read the bits of {source} as {target}")
         return f"{_REINTERPRETED[source, target]}({self.text(value)})"
+
+    def _exchanged(self, name: str, arguments: list[Any], kind: str) -> str:
+        """A value of another lane: TVM gives mask, value, lane or distance, and two widths."""
+        if not arguments:
+            # All lanes take part: TVM exchanges values where no thread has left.
+            return "0u"
+        _, value, place, width, subgroup = arguments
+        if int(width) != int(subgroup):
+            raise CompileError(
+                f"the kernel exchanges values among {int(width)} lanes of {int(subgroup)}, GLSL "
+                "among all of them"
+            )
+        self.features.add("subgroups")
+        lane = f"uint({self.text(place)})"
+        if name == "tvm_warp_shuffle":
+            # TVM numbers lanes through the block.
+            lane = f"({lane} & {int(width) - 1}u)"
+        target = self.type_of(kind)
+        before, behind = _PASSED.get(target, ("{}", "{}"))
+        passed = f"{_EXCHANGES[name]}({before.format(self.text(value))}, {lane})"
+        return behind.format(passed)
 
     def _function(self, name: str, arguments: list[Any], kind: str) -> str:
         texts = [self.text(each) for each in arguments if isinstance(each, tvm.ir.Expr)]

@@ -31,6 +31,11 @@ EXTENSIONS: Final = {
     "int64": ("GL_EXT_shader_explicit_arithmetic_types_int64",),
     "int8": ("GL_EXT_shader_8bit_storage",),
     "int16": ("GL_EXT_shader_16bit_storage",),
+    "subgroups": (
+        "GL_KHR_shader_subgroup_basic",
+        "GL_KHR_shader_subgroup_shuffle",
+        "GL_KHR_shader_subgroup_shuffle_relative",
+    ),
 }
 """What a text asks its compiler for, by the device feature that it needs."""
 FEATURES: Final = {

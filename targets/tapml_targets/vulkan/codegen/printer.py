@@ -26,6 +26,13 @@ from tapml_targets.vulkan.codegen.names import (
 
 GRID: Final = "tapml_grid_x"
 _ARGUMENTS: Final = "arguments"
+_BARRIERS: Final = {
+    "shared": "barrier();",
+    "global": "memoryBarrierBuffer(); barrier();",
+    "warp": "subgroupBarrier();",
+}
+# What TVM calls the part of a sum that a thread holds.
+_PASSED_ON: Final = "red_buf"
 _FOLDED: Final = (
     "uint tapml_block = gl_WorkGroupID.z * gl_NumWorkGroups.x + gl_WorkGroupID.x;",
     f"if (tapml_block >= {_ARGUMENTS}.{GRID}) return;",
@@ -140,6 +147,7 @@ class _Printer:
         self._mark_moves()
         self._statement(function.body)
         symbol = identifier(self._kernel.name)
+        self._features |= self._expressions.features
         text = "\n".join(self._module(symbol, members, pointers)) + "\n"
         return Printed(text, symbol, tuple(sorted(self._features)))
 
@@ -339,9 +347,11 @@ class _Printer:
             self._line(f"{self._expressions.text(value)};")
             return
         scope = str(value.args[0].value)
-        if scope not in ("shared", "global"):
+        if scope not in _BARRIERS:
             raise CompileError(f"GLSL kernels have no barrier for {scope!r}")
-        self._line("barrier();" if scope == "shared" else "memoryBarrierBuffer(); barrier();")
+        if scope == "warp":
+            self._features.add("subgroups")
+        self._line(_BARRIERS[scope])
 
     def _declare(self, statement: Any) -> None:
         offset = statement.buffer.elem_offset
@@ -362,11 +372,14 @@ class _Printer:
             elements *= int(extent)
         name = self._names.fresh(str(buffer.name))
         self._buffers[buffer] = name
-        declaration = f"{self._type(str(buffer.dtype))} {name}[{elements}];"
+        kind = self._type(str(buffer.dtype))
         if scope == "shared":
-            self._shared.append(f"shared {declaration}")
+            self._shared.append(f"shared {kind} {name}[{elements}];")
+        elif scope == "local" and str(buffer.name).startswith(_PASSED_ON) and elements == 1:
+            # Lanes that have nothing to add pass on what they hold, which GLSL leaves undefined.
+            self._line(f"{kind} {name}[1] = {kind}[1]({kind}(0));")
         elif scope == "local":
-            self._line(declaration)
+            self._line(f"{kind} {name}[{elements}];")
         else:
             raise CompileError(f"GLSL kernels have no memory of the kind {scope!r}")
 

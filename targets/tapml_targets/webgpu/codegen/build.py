@@ -10,6 +10,7 @@ from msgspec import structs
 from tapml_targets.codegen import lowering
 from tapml_targets.codegen.constants import with_exact_constants
 from tapml_targets.codegen.copies import spell_moves
+from tapml_targets.codegen.lanes import within_subgroups
 from tapml_targets.codegen.mathematics import spell_out
 from tapml_targets.codegen.narrow_types import narrow_types
 from tapml_targets.codegen.proof import prove_narrow
@@ -26,6 +27,7 @@ from tapml_targets.webgpu.codegen.text import check_scalars, features_of, split_
 
 DIALECT: Final = "wgsl"
 
+_TVM_WIDTH: Final = 32
 _NATIVE: Final = frozenset({"float16", "float32", "int32", "uint32"})
 _NARROWED: Final = {"int64": "int32", "int32": "int32", "uint32": "uint32", "float32": "float32"}
 
@@ -55,6 +57,7 @@ def _written(
     with as_runtime_errors("TVM cannot write the kernel"):
         printed = str(build(device, lowered.target).inspect_source("wgsl"))
     text = split_kernels(with_exact_constants(printed, device))[name]
+    text = within_subgroups(text, "subgroupShuffle", f"{_TVM_WIDTH - 1}u")
     text = store_in_words(text, elements, modes, moves)
     text = f"{spelt}\n{text}" if spelt else text
     check_scalars(name, text, len(ranges.scalars))
@@ -67,6 +70,11 @@ def _narrowed(scalar: ScalarArgument) -> ScalarArgument:
     return structs.replace(scalar, dtype=_NARROWED[scalar.dtype])
 
 
+def _exchange(width: int) -> tuple[str, dict[str, object]] | None:
+    # With it TVM takes subgroups for 32 wide; without it no thread passes a value on.
+    return ("webgpu", {"supports_subgroups": True}) if width == _TVM_WIDTH else None
+
+
 _LANGUAGE: Final = ShaderLanguage(
-    "webgpu", DIALECT, "webgpu", ["max_shared_memory_per_block"], _written, exchange=32
+    "webgpu", DIALECT, "webgpu", ["max_shared_memory_per_block"], _written, exchange=_exchange
 )

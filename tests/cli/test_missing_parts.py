@@ -1,0 +1,83 @@
+"""A platform of which a part is missing says in one line what to install, or what it has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_bad_input import said_in_one_line
+from tests.conftest import RequireDevice
+from tests.offload.commands import Ended, run_here
+
+HIDDEN = """\
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "ziglang" else found(name, *rest)
+"""
+
+
+def without_ziglang(folder: Path) -> dict[str, str]:
+    (folder / "sitecustomize.py").write_text(HIDDEN)
+    return {"PYTHONPATH": str(folder)}
+
+
+def without_a_loader(folder: Path) -> dict[str, str]:
+    (folder / "libvulkan.so.1").write_bytes(b"")
+    (folder / "libvulkan.so").write_bytes(b"")
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("platform", "without", "words"),
+    [
+        ("vulkan", without_a_loader, ("no Vulkan loader", "libvulkan1")),
+        ("metal", without_ziglang, ("Mac", "pip install", "simulator")),
+        ("cuda", without_ziglang, ("cuda-core", "pip install", "ziglang")),
+        ("rocm", without_ziglang, ("ziglang", "pip install", "simulator")),
+    ],
+    ids=["loader", "zig for metal", "zig or a GPU for cuda", "zig or a GPU for rocm"],
+)
+def test_what_is_missing_is_named_with_its_remedy(
+    platform: str, without: Callable[[Path], dict[str, str]], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    session = tmp_path / "session"
+    command = ["offload", "--target", platform, "--session", str(session), "--quiet"]
+    # A new process: what is hidden is hidden before it starts.
+    done = subprocess.run(
+        [sys.executable, "-m", "tapml.cli.main", *command],
+        env={**os.environ, "TAPML_CACHE_DIR": str(tmp_path / "cache"), **without(folder)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    line = said_in_one_line(Ended(done.returncode, done.stdout, done.stderr))
+    assert all(word in line for word in words), line
+
+
+def test_an_unknown_profile_is_met_with_those_there_are(tmp_path: Path) -> None:
+    session = tmp_path / "session"
+    ended = run_here(
+        "offload", "--target", "vulkan", "--limits", "malli", "--session", session, cache=tmp_path
+    )
+    line = said_in_one_line(ended)
+    assert "no limit profile 'malli' of vulkan" in line and "mali" in line and ".toml" in line
+    assert not session.exists()
+
+
+def test_a_dtype_that_a_device_lacks_is_named_with_what_to_do(
+    require_device: RequireDevice, tmp_path: Path
+) -> None:
+    """PoCL 3.1 has no float16."""
+    pocl = require_device("opencl", vendor="Portable Computing Language")[0]
+    session = tmp_path / "session"
+    ended = run_here(
+        "offload", "--device", f"opencl:{pocl.index}", "--dtype", "float16", "--session", session,
+        "--quiet", cache=tmp_path,
+    )  # fmt: skip
+    line = said_in_one_line(ended)
+    assert "float16" in line and "--dtype float32" in line
