@@ -29,6 +29,7 @@ PARTS: Final = (
     "decode",
     "packed",
     "webgpu",
+    "platforms",
     "watch",
     "compare",
     "invariants",

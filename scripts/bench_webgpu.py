@@ -7,12 +7,8 @@ steps go over the tracker's relay. A decode step's messages are counted as they 
 from __future__ import annotations
 
 import gzip
-import json
 import os
-import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +22,7 @@ import numpy as np
 from msgspec import structs
 
 from scripts.bench_runtime import take_turns
+from scripts.demo_compiling import DemoCompiling
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.in_process import open_in_process
 from tapml_rpc.reach import open_device
@@ -42,32 +39,6 @@ LAUNCHES: Final = 128
 MOVED_BYTES: Final = 64 << 20
 NAME: Final = "bench"
 _PAGE: Final = Path(__file__).parents[1] / "rpc_server/tapml_rpc/web_page"
-# Compiles the demo's operators twice, with an empty and with a full cache; without an argument it
-# only fills the cache with the plan.
-_COMPILE: Final = """
-import json, sys, time
-from tapml.compiler.compiler import Compiler
-from tapml.importing.cache import PlanCache
-from tapml.importing.importer import import_model
-from tapml.models.huggingface import load_model
-from tapml_targets.ranking import find_device
-from tapml_targets.target import Target
-operators = import_model(load_model("pydoc-llama"), cache=PlanCache()).plan.operators.values()
-if len(sys.argv) > 1:
-    target = Target("webgpu", limits=find_device(sys.argv[1]).limits)
-    if sys.argv[2] == "loaded":
-        import tvm
-        import tapml.compiler.host_build
-    seconds = []
-    for _ in range(2):
-        began = time.perf_counter()
-        with Compiler() as compiler:
-            for operator, library in compiler.compile_all(operators, target):
-                if isinstance(library, Exception):
-                    raise library
-            seconds.append(time.perf_counter() - began)
-    print(json.dumps(seconds))
-"""
 
 
 def measure() -> list[dict[str, Any]]:
@@ -101,27 +72,11 @@ def _compiling(device: DeviceDescription) -> Iterator[dict[str, Any]]:
     """Cold compilations, each in a new process, with and without TVM loaded before."""
     spec = f"{device.platform}:{device.index}"
     with tempfile.TemporaryDirectory() as folder:
-        planned = Path(folder) / "planned"
-        _child({"TAPML_CACHE_DIR": str(planned)})
+        demo = DemoCompiling(Path(folder))
         for begin, what in (("bare", "TVM's import included"), ("loaded", "TVM loaded before")):
-            runs = []
-            for turn in range(3):
-                cache = Path(folder) / f"{begin}-{turn}"
-                shutil.copytree(planned, cache)
-                runs.append(json.loads(_child({"TAPML_CACHE_DIR": str(cache)}, spec, begin)))
-            cold, cached = (statistics.median(each) for each in zip(*runs, strict=True))
+            cold, cached = demo.seconds(spec, begin=begin, turns=3)
             yield _row(f"the demo's operators to WGSL, empty cache, {what}", cold, "s", 5)
         yield _row("the same from the cache", cached, "s", 0.3)
-
-
-def _child(environ: dict[str, str], *arguments: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", _COMPILE, *arguments],
-        env=os.environ | environ,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    ).stdout
 
 
 def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
@@ -129,7 +84,7 @@ def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
     import wgpu
 
     with open_in_process(device) as session:
-        library = session.upload(_many_launches())
+        library = session.upload(many_launches("webgpu"))
         source, target = (session.allocate(256) for _ in range(2))
         tensors = [RemoteTensor(each, 0, (64,), "float32") for each in (source, target)]
         bare = _bare(wgpu, device)
@@ -150,8 +105,9 @@ def _launches(device: DeviceDescription) -> Iterator[dict[str, Any]]:
             yield row | {"bare": round(theirs, 1)}
 
 
-def _many_launches() -> Library:
-    library = small_library("webgpu")
+def many_launches(platform: str) -> Library:
+    """A Library whose entry ``many`` launches one kernel again and again."""
+    library = small_library(platform)
     chain = library.entries["chain"]
     calls = (EntryCall("add_one", ("in", "out")),) * LAUNCHES
     values = tuple(each for each in chain.values if each.name in ("in", "out"))
