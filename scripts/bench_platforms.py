@@ -139,7 +139,7 @@ BARE: Final[dict[str, Callable[[DeviceDescription, str], Callable[[int], None]]]
 def _launches(
     device: DeviceDescription, bare_on: Callable[[DeviceDescription, str], Callable[[int], None]]
 ) -> Iterator[dict[str, Any]]:
-    """A recorded call, waited for, beside the same commands by the bare bindings."""
+    """A recorded program, waited for, beside the same commands by the bare bindings."""
     made = many_launches(device.platform)
     code = made.modules[made.kernels[KERNEL].module].code.decode()
     with open_in_process(device) as session:
@@ -149,11 +149,12 @@ def _launches(
         source, target = (session.allocate(4 * COUNT) for _ in range(2))
         tensors = [RemoteTensor(each, 0, (COUNT,), "float32") for each in (source, target)]
         for entry, count in (("many", LAUNCHES), ("add_one", 1)):
-            recorded = session.record(library, entry, tensors)
+            with session.program(entry) as recorded:
+                recorded.call(library, entry, tensors)
 
-            def ours(call: Any = recorded) -> None:
+            def ours(program: Any = recorded) -> None:
                 with session.batch() as batch:
-                    batch.run(call)
+                    batch.execute(program)
                 session.fence()
 
             turns: dict[str, Callable[[], None]] = {"ours": ours, "bare": partial(bare, count)}

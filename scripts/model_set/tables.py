@@ -133,7 +133,7 @@ def _only(result: dict[str, Any], backends: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _seconds_a_pair(results: Sequence[dict[str, Any]]) -> float:
-    return median(each["processor_seconds"] / len(each["pairs"]) for each in results)
+    return float(median(each["processor_seconds"] / len(each["pairs"]) for each in results))
 
 
 def _count(results: Sequence[dict[str, Any]]) -> str:
