@@ -33,7 +33,15 @@ def architectures() -> dict[str, Family]:
 
 
 def nearest(architecture: object) -> str:
-    """The known class name that is most like an unknown one."""
-    known = sorted(architectures())
-    close = difflib.get_close_matches(str(architecture), known, n=1, cutoff=0.0)
-    return close[0] if close else known[0]
+    """The known class name that is most like an unknown one: a task follows the model's name."""
+    wanted = str(architecture)
+
+    def likeness(known: str) -> tuple[float, float]:
+        names = (wanted.partition("For")[0], known.partition("For")[0])
+        return _alike(*names), _alike(wanted, known)
+
+    return max(sorted(architectures()), key=likeness)
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
