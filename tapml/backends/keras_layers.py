@@ -95,9 +95,13 @@ def activated(layer: Any, value: Any, functions: Mapping[str, Callable[[Any], An
     Raises
     ------
     UnsupportedOperatorError
-        If it is none of them.
+        If the library has no function of that name.
     """
-    name = getattr(getattr(layer, "activation", None), "__name__", "linear")
+    function = getattr(layer, "activation", None)
+    if function is None:
+        return value
+    # A layer may take the place of a function, and has the name of its class.
+    name = getattr(function, "__name__", type(function).__name__)
     if name == "linear":
         return value
     if name not in functions:

@@ -431,6 +431,7 @@ def _print_causes(arguments: argparse.Namespace) -> int:
 
     from tapml.comparing.calibration import read_results
     from tapml.comparing.causes import causes, faults, unique_inconsistencies
+    from tapml.runs.wording import counted
     from tapml_targets.errors import EXIT_MISMATCH
 
     results = list(read_results(arguments.causes))
@@ -442,8 +443,8 @@ def _print_causes(arguments: argparse.Namespace) -> int:
                      "causes": [each.to_json() for each in found]})  # fmt: skip
         return code
     console = Console(highlight=False, emoji=False)
-    console.print(f"{len(results)} comparisons, {unique} unique ({total}) inconsistencies, "
-                  f"{len(found)} cause{'' if len(found) == 1 else 's'}")  # fmt: skip
+    console.print(f"{counted(len(results), 'comparison')}, {unique} unique ({total}) "
+                  f"inconsistencies, {counted(len(found), 'cause')}")  # fmt: skip
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("cause", "backend", "models", "pairs", "layers", "deviation"):
         table.add_column(title, overflow="fold")

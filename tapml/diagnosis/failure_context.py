@@ -156,7 +156,7 @@ class FailureContext:
             )
             for name, dtype in ((name, read.steps.tensors[name].dtype) for name in cut.writes)
         }
-        given = [np.ascontiguousarray(self.values[name]) for name in cut.reads]
+        given = [np.asarray(self.values[name], order="C") for name in cut.reads]
         compile_twins([cut.operator])[cut.operator.name](
             *given, *found.values(), symbols=self.symbols
         )

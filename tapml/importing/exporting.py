@@ -182,7 +182,7 @@ def _sort_largest(module: torch.fx.GraphModule) -> None:
 
 
 def _fill_empty(module: torch.fx.GraphModule) -> None:
-    """Make memory without content zeros: what a class writes later has nothing to be compared."""
+    """Fill memory that has no content yet with zeros: two runs of the plan must not differ."""
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.empty.memory_format:
             value = node.meta["val"]

@@ -144,6 +144,8 @@ class Flattener:
             if isinstance(parameter.ty, relax.ShapeType):
                 extents = () if parameter.ty.values is None else shape_of(parameter.ty.values)
                 self._nodes[parameter] = _Extents(extents)
+                # An operator may take a symbol that no tensor's shape has, such as a length.
+                self._integers.update(*map(symbols_of, extents))
             elif isinstance(parameter.ty, tvm.ir.PrimType):
                 self._integers.add(str(parameter.name))
             elif tensors[parameter].lifetime in {"input", "state"}:

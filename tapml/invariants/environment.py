@@ -1,4 +1,4 @@
-"""Environment variables by which a recorded process is told what to do."""
+"""Environment variables that say what a process records, and where."""
 
 from __future__ import annotations
 

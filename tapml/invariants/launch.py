@@ -91,7 +91,8 @@ def collect(
     stopped = False
     try:
         if look_on is not None and not look_on(lambda: run.poll() is not None):
-            stopped = True
+            # It may have ended by itself before its last steps were read.
+            stopped = run.poll() is None
             _end(run, signal.SIGTERM)
         code = run.wait()
     except BaseException:

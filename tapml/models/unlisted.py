@@ -45,7 +45,7 @@ _KEY_AND_VALUE: Final = (("k_proj", "v_proj"), ("k", "v"), ("key", "value"))
 # What a layer of a cache may keep besides keys and values.
 _OTHER_STATE: Final = ("conv_states", "recurrent_states", "ssm_states")
 _MASKS: Final = (plain, windowed, by_layer, after_padding)
-_Any = TypeVar("_Any", bound=Loaded)
+_Model = TypeVar("_Model", bound=Loaded)
 
 
 def unlisted_family(architecture: str) -> Family | None:
@@ -113,10 +113,10 @@ def transformers_class(name: object) -> Any:
     """
     import transformers
 
-    found: Any = getattr(transformers, str(name), None)
     try:
+        found: Any = getattr(transformers, str(name), None)
         return found if getattr(found, "config_class", None) is not None else None
-    except ImportError as error:  # what stands in the class's place
+    except ImportError as error:  # of the class's module, or of the placeholder for the class
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise InputError(f"{name} of transformers cannot be used: {lines[0][:200]}") from error
 
@@ -248,7 +248,7 @@ def _taken(
     return made
 
 
-def settled(model: _Any) -> _Any:
+def settled(model: _Model) -> _Model:
     """The model with the first way of its family that computes what its own forward computes.
 
     Raises
@@ -269,7 +269,7 @@ def settled(model: _Any) -> _Any:
     raise _refused(type(model.module).__name__, reasons[0])
 
 
-def checked(model: _Any) -> _Any:
+def checked(model: _Model) -> _Model:
     """A model without such ways, if its entries compute what its own forward computes.
 
     Raises

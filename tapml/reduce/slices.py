@@ -77,7 +77,7 @@ def sliced(
             for axis, extent in enumerate(shape)
             for start in (windows.get((position, axis), 0),)
         )
-        window = np.ascontiguousarray(array[cut])
+        window = np.asarray(array[cut], order="C")  # keeps a scalar without an axis
         if window.shape != shape:
             return None
         smaller.append(_within(window, parameter.dtype, bounds))

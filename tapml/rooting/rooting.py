@@ -177,7 +177,8 @@ def _compare_operators(
         torch_value = recorded.get(name, recorded.get(f"{name}[0]"))
         if call is None or torch_value is None or torch_value.size != array.size:
             return array
-        torch_value = np.ascontiguousarray(torch_value.reshape(array.shape))
+        # In this order: what is contiguous has an axis at least, and a scalar has none.
+        torch_value = np.ascontiguousarray(torch_value).reshape(array.shape)
         # A view of a compared value already has torch's data.
         if name in call.arguments or call.site not in compared:
             compared.add(call.site)

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tapml.backends.finding import find_backend
+from tapml.backends.keras_layers import activated
 from tapml.comparing.run import environment_of
 from tapml.isolate.pool import Pool
+from tapml_targets.errors import UnsupportedOperatorError
 
 JOB = f"{__name__}:differing"
 WRONG_TODAY = {
@@ -70,3 +74,9 @@ def check(name: str) -> None:
 @pytest.mark.parametrize("name", ["keras-torch", "keras-jax"])
 def test_own_calls_give_what_keras_gives(name: str) -> None:
     check(name)
+
+
+def test_an_activation_that_is_a_layer_is_not_taken_for_none() -> None:
+    layer = SimpleNamespace(activation=SimpleNamespace())
+    with pytest.raises(UnsupportedOperatorError, match="SimpleNamespace"):
+        activated(layer, 1.0, {})

@@ -54,6 +54,7 @@ def examples() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
         "argmax": (Apply(lambda t: torch.argmax(t, -1)), (rows,)),
         "predicate": (Apply(lambda t: t > 0), (rows,)),
         "scalar": (Apply(lambda t: t.sum()), (rows,)),
+        "scalar inside": (Apply(lambda t: t - t.sum()), (rows,)),
         "nothing": (Apply(lambda t: t), (rows,)),
         "view": (Apply(lambda t: t.reshape(12, 8)), (rows,)),
         "constant": (Apply(lambda t: t + torch.arange(8.0)), (rows,)),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from tapml.compiler.reference import compile_reference
+from tapml.importing.importer import import_module
 from tapml.plan.graph_plan import Operator
 from tapml.rooting.interpreter import run_entry
 from tapml_targets.expression import evaluate, symbols_of
+from tests.importing.modules import root_module
 from tests.small_llama import SmallLlama
 
 LENGTH = 3
@@ -59,3 +62,27 @@ def test_a_body_takes_the_parameters_of_its_operator_in_their_order(llama: Small
     assert list(operator.body.operators) == [
         *("multiply", "mean", "add", "rsqrt", "multiply_2", "multiply_3"),
     ]
+
+
+class Positions(torch.nn.Module):
+    """Vectors by position, from how many tokens came before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = torch.nn.Embedding(50, 8)
+
+    def forward(self, tokens: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """``[1, S, 8]``."""
+        positions = torch.arange(tokens.shape[1]) + before[0, 0]
+        result: torch.Tensor = tokens + self.vectors(positions[None] + 2)
+        return result
+
+
+def test_a_body_knows_a_length_that_its_operator_gets_as_a_number() -> None:
+    given = torch.ones(1, 5, 8), torch.tensor([[7]])
+    length = torch.export.Dim("length", min=2, max=40)
+    imported = import_module(Positions().eval(), given, dynamic=({1: length}, None))
+    (operator,) = (each for each in imported.plan.operators.values() if each.symbols)
+    assert operator.body is not None
+    assert operator.body.entry.symbols == operator.symbols
+    assert root_module(imported, [each.numpy() for each in given]).worst is not None

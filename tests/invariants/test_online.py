@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from tapml.cli.main import main
 from tapml.invariants.following import follow
 from tapml.invariants.invariant import InvariantSet, write_set
+from tapml.invariants.launch import collect
 from tapml.invariants.online import check_command
 from tapml.invariants.record import windows_of
 from tapml.invariants.trace import Trace, TraceWriter
@@ -89,6 +92,16 @@ def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> N
     assert "train.py:" in told[1]
     assert "step 0: an optimizer holds a parameter" in told[1]
     assert "Cause 1" in pages[0]
+
+
+def test_a_command_that_has_ended_by_itself_is_not_stopped(tmp_path: Path) -> None:
+    def look_on(ended: Callable[[], bool]) -> bool:
+        while not ended():
+            time.sleep(0.01)
+        return False
+
+    collected = collect(["bash", "-c", "exit 3"], tmp_path / "trace", look_on=look_on)
+    assert (collected.stopped, collected.exit_code) == (False, 3)
 
 
 def test_what_is_done_during_a_run_needs_a_command(

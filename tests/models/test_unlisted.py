@@ -80,7 +80,7 @@ def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path)
         ("ModernBertModel", "encoder"),
         ("CLIPTextModel", "encoder"),
         ("DebertaV2Model", "encoder"),
-        ("BartForConditionalGeneration", "encoder_decoder"),
+        ("MBartForConditionalGeneration", "encoder_decoder"),
         ("ResNetForImageClassification", "module"),
         ("SwinForImageClassification", "module"),
     ],

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tapml.models.families.family import Family
+from tapml.models.families.sentence_masks import own_positions
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,10 +34,6 @@ def _alibi(model: Any, own: Any, attention_mask: Tensor, num_heads: int, dtype: 
     return biases
 
 
-def _arguments(_module: nn.Module, _position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
-    return {"attention_mask": attention_mask}
-
-
 FAMILY = Family(
     architectures=("BloomForCausalLM",),
     layers="n_layer",
@@ -47,6 +44,6 @@ FAMILY = Family(
     embedding="transformer.word_embeddings.weight",
     layer="transformer.h.{}.",
     prefix="transformer.",
-    arguments=_arguments,
+    arguments=own_positions,
     prepare=_prepare,
 )

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from tapml.models.families.family import Family
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-
-def _arguments(_module: nn.Module, _position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
-    return {"attention_mask": attention_mask}
-
+from tapml.models.families.sentence_masks import own_positions
 
 FAMILY = Family(
     architectures=("MptForCausalLM",),
@@ -24,5 +15,5 @@ FAMILY = Family(
     embedding="transformer.wte.weight",
     layer="transformer.blocks.{}.",
     prefix="transformer.",
-    arguments=_arguments,
+    arguments=own_positions,
 )

@@ -58,7 +58,7 @@ def near_by_layer(
 def of_tokens(
     then: Arguments, module: nn.Module, positions: Tensor, mask: Tensor
 ) -> Mapping[str, Any]:
-    """The mask in two dimensions, 1 for each token that is none of padding."""
+    """The mask in two dimensions, 1 for each token that is not padding."""
     import torch
 
     kept = (mask[:, 0, 0] >= 0).to(torch.int32)

@@ -83,7 +83,7 @@ def architecture_of(fields: Mapping[str, Any], where: object) -> tuple[str, Gguf
     Raises
     ------
     InputError
-        If it is none of these.
+        If no class here has that name.
     """
     name = str(fields.get("general.architecture"))[:40]
     if name not in ARCHITECTURES:

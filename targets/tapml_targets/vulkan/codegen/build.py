@@ -35,8 +35,8 @@ def generate(source: OperatorSource, target: Target) -> Library:
 
     64-bit integers become 32-bit ones where that is proven to change nothing. Where it is not, a
     device with the feature ``int64`` computes in 64 bits. Threads pass on the parts of a sum by
-    shuffles where the device has subgroups of one width that a launch can require, and TVM has
-    them: a sum over at most that many threads, or over any block that the square of it holds.
+    shuffles where the device has subgroups of one width that a launch can require, and TVM reduces
+    so: over at most that many threads, or over a block of at most the square of that.
 
     Raises
     ------
