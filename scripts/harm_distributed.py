@@ -3,7 +3,7 @@
     python3 scripts/harm_distributed.py --runs 50     ranks that die or hang, in worlds 2, 3 and 4
     python3 scripts/harm_distributed.py --kills 20    SIGKILL at moments of chance, then resume
 
-The bars: no run ends later than its deadline and two seconds, each is told as a crash or a hang,
+The bars: no run ends later than its deadline and two seconds, each is called a crash or a hang,
 and a check that was killed ends, when it is run again, in the results of one that was not. No
 process of a check outlives it.
 """
@@ -119,8 +119,8 @@ def dead_runs(folder: Path, count: int, chance: random.Random) -> int:
             seconds = time.monotonic() - ended
             late = seconds - DEADLINE_SECONDS
             (result,) = found.results
-            is_told = str(result.outcome) in ("crash", "hang")
-            if late > GRACE_SECONDS or not is_told:
+            is_named = str(result.outcome) in ("crash", "hang")
+            if late > GRACE_SECONDS or not is_named:
                 missed += 1
             latest = max(latest, late)
             named = "named" if result.ranks == (rank,) else f"ranks {result.ranks} are blamed"

@@ -1,11 +1,11 @@
-"""Forwarding bytes between two endpoints, never interpreted, with a bounded buffer.
+"""The loop of every server: connections accepted, descriptors watched, bytes forwarded.
 
-A flow reads from one endpoint only while it holds nothing for the other, so a slow side slows the
-other one by the endpoint's own means (a TCP window), and a flow holds at most one buffer each way.
+Bytes between two endpoints are not interpreted here. A flow reads from one endpoint only while it
+holds nothing for the other, so a slow side slows the other one by the endpoint's own means (a TCP
+window), and a flow holds at most one buffer each way.
 
-An endpoint is anything with a descriptor that can be polled, such as a non-blocking TCP socket. A
-connection whose bytes must be framed first (a WebSocket) is one end of a socket pair whose other
-end belongs to the framing code.
+An endpoint is anything with a descriptor that can be polled, such as a non-blocking TCP socket, or
+a WebSocket that changes its frames (:mod:`tapml_rpc.websocket.endpoint`).
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class Recorder:
         self._listening = False
         self._root_call: int | None = None
         self._seen: dict[str, int] = {}
-        self._calls: dict[tuple[str, int, int], list[torch.Tensor]] = {}
+        # None for what ranks shard.
+        self._calls: dict[tuple[str, int, int], list[torch.Tensor | None]] = {}
         self._bytes = 0
         self._before: dict[str, torch.Tensor] = {}
         self._gradients: dict[str, Any] | None = None
@@ -182,8 +183,9 @@ class Recorder:
         Zero if no input does.
         """
         for (name, _, _), pieces in self._calls.items():
-            if name == INPUT and all(each.ndim for each in pieces):
-                return sum(each.shape[0] for each in pieces)
+            whole = [each for each in pieces if each is not None and each.ndim]
+            if name == INPUT and len(whole) == len(pieces):
+                return sum(each.shape[0] for each in whole)
         return 0
 
     def predictions(self, values: list[Any], step: int, rows: list[int] | None) -> None:
@@ -191,7 +193,8 @@ class Recorder:
         leaves = [list(tensors_in(value)) for value in values]
         for index in range(min(map(len, leaves), default=0)):
             name = "(prediction)" if len(leaves[0]) == 1 else f"(prediction)[{index}]"
-            self._add_rows("prediction", step, name, [each[index] for each in leaves], rows, index)
+            pieces = [_whole(each[index]) for each in leaves]
+            self._add_rows("prediction", step, name, pieces, rows, index)
 
     def _enter(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._listening or _in_backward():
@@ -200,7 +203,7 @@ class Recorder:
         self._seen = {}
         self.root_calls.append((args, named))
         for index, tensor in enumerate(tensors_in([args, named])):
-            self._calls.setdefault((INPUT, index, 0), []).append(tensor.detach().clone())
+            self._calls.setdefault((INPUT, index, 0), []).append(_copied(tensor))
 
     def _leave(self, *_: Any) -> None:
         if self._listening and not _in_backward():
@@ -221,7 +224,7 @@ class Recorder:
                 if tensor.is_floating_point():
                     self.formats.add(str(tensor.dtype).removeprefix("torch."))
                 key = name, index, occurrence
-                self._calls.setdefault(key, []).append(tensor.detach().clone())
+                self._calls.setdefault(key, []).append(_copied(tensor))
 
         return keep
 
@@ -248,14 +251,13 @@ class Recorder:
         phase: str,
         step: int,
         name: str,
-        pieces: list[torch.Tensor],
+        pieces: list[torch.Tensor | None],
         rows: list[int] | None,
         order: int,
     ) -> None:
-        """Add a tensor of samples that came in pieces, one for each micro-batch."""
-        locals_ = [_whole(each) for each in pieces]
-        plain = [each for each in locals_ if each is not None]
-        if len(plain) < len(locals_):
+        """Add a tensor of samples in pieces, one for each micro-batch; None for what is sharded."""
+        plain = [each for each in pieces if each is not None]
+        if len(plain) < len(pieces):
             self.not_compared[name] = "it is sharded"
         elif rows is None:
             self.not_compared[name] = "part() gives samples that are not in the batch"
@@ -419,6 +421,15 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor
     replicated = all(isinstance(each, Replicate) for each in tensor.placements)
     return tensor.to_local() if replicated else None
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A copy of a tensor that no rank shards; None for others.
+
+    A copy of an embedding's partial sum would use up the mask that its reduction needs.
+    """
+    whole = _whole(tensor)
+    return None if whole is None else whole.detach().clone()
 
 
 def _reduced(tensor: torch.Tensor) -> torch.Tensor:

@@ -49,6 +49,19 @@ def test_a_checkpoint_of_other_ranks_holds_the_optimizer_s_state(check_job: Chec
     assert found.compared["state"] == 2 * 4 * 3
 
 
+def test_an_embedding_cut_by_rows_equals_one_device(check_job: CheckJob) -> None:
+    code = """
+def model():
+    return nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4))
+def batch():
+    return torch.randint(8, (12,))
+"""
+    (found,) = check_job(_ADAM + code, engines=["tensor_parallel"], worlds=[2]).results
+
+    assert found.outcome == "equal", found.reason
+    assert found.compared["gradient"] == 5
+
+
 def test_sequence_parallel_norms_equal_one_device(check_job: CheckJob) -> None:
     code = """
 def model():

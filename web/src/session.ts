@@ -27,7 +27,6 @@ export const BOUNDS = {
   program_bytes: 4 << 20,
 } as const;
 
-
 /** Raise a ProtocolError if a client has more unanswered messages or bytes than allowed. */
 export function checkWindow(what: string, count: number, nbytes: number): void {
   if (count >= BOUNDS.unanswered) {

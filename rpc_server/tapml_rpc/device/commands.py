@@ -232,12 +232,13 @@ class Calls:
 
     def _bind(self, batch: RunningBatch, key: tuple[str, int], command: list[Any]) -> BoundCall:
         session = batch.session
+        # One that cannot be bound again must not be found by the next run.
+        session.bound.pop(key, None)
         _, library, name, tensors, symbols, _ = command
         built = _built(batch, library)
         call = built.loaded.record(
             wire.text(name, "operator name"), _tensors(batch, tensors), _symbols(symbols)
         )
-        session.bound.pop(key, None)
         if len(session.bound) >= MAX_BOUND:
             del session.bound[next(iter(session.bound))]
         handles = {tensor[0] for tensor in tensors}
@@ -262,10 +263,12 @@ def _is_whole(session: ServerSession, bound: BoundCall) -> bool:
     """Whether a bound call's Library and buffers are the session's still."""
     if bound.checked == session.releases:
         return True
-    bound.checked = session.releases
-    return session.libraries.get(bound.library) is bound.built and all(
+    whole = session.libraries.get(bound.library) is bound.built and all(
         session.buffers.get(number) is held for number, held in bound.buffers
     )
+    if whole:
+        bound.checked = session.releases
+    return whole
 
 
 def _give(batch: RunningBatch, index: Index, report: CallReport, *, timed: bool) -> None:

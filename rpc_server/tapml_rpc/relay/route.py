@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tapml_rpc.relay.tunnel import open_tunnel, ticket
+from tapml_rpc.security.bind import bracketed
 from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,14 +33,9 @@ class RelayAddress:
     token: str
     role: str
 
-    @property
-    def proxy(self) -> str:
-        """The relay as ``host:port``."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
     def __str__(self) -> str:
         role = "" if self.role == "control" else f"/{self.role}"
-        return f"{_SCHEME}://{self.proxy}/{self.token}{role}"
+        return f"{_SCHEME}://{bracketed(self.host)}:{self.port}/{self.token}{role}"
 
 
 def is_relayed(address: str) -> bool:

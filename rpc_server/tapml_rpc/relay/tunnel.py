@@ -13,6 +13,7 @@ import socket
 import time
 from typing import Final
 
+from tapml_rpc.security.bind import bracketed
 from tapml_targets.errors import SetupError
 
 PROTOCOL: Final = "tapml-bytes"
@@ -35,7 +36,7 @@ def open_tunnel(relay: tuple[str, int], path: str, secret: str, timeout: float) 
     Raises SetupError if the relay cannot be reached or refuses; the message says which.
     """
     deadline = time.monotonic() + timeout
-    where = f"[{relay[0]}]:{relay[1]}" if ":" in relay[0] else f"{relay[0]}:{relay[1]}"
+    where = f"{bracketed(relay[0])}:{relay[1]}"
     request = (
         f"GET {path} HTTP/1.1\r\nHost: {where}\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n"
         f"Authorization: Bearer {secret}\r\n\r\n"

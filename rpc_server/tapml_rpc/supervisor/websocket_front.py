@@ -176,17 +176,18 @@ class WebSocketFront(WebSocketServer):
         ssl_context: ssl.SSLContext | None,
         stall_seconds: float,
     ) -> None:
+        advice = (
+            "if another server is there end it, or give another port to --websocket (0 takes a "
+            "free one)"
+        )
+        # First: a server that cannot listen has opened nothing.
+        listener = listen(host, port, advice)
         super().__init__(Forwarder(), admission, MOST_CONNECTIONS)
         self.hub = hub
         # Connections that have not said whose they are, oldest first.
         self.waiting: dict[_Connection, None] = {}
         self._stall_seconds = stall_seconds
         self._clients: dict[bytes, _Client] = {}
-        advice = (
-            "if another server is there end it, or give another port to --websocket (0 takes a "
-            "free one)"
-        )
-        listener = listen(host, port, advice)
         scheme = "wss" if ssl_context else "ws"
         self.address = f"{scheme}://{bracketed(host)}:{listener.getsockname()[1]}"
         self.serve(listener, ssl_context)
@@ -226,7 +227,9 @@ class WebSocketFront(WebSocketServer):
         self._clients[client.relay.token] = client
         client.descriptor = client.relay.fileno()
         self.forwarder.rewatch(client.descriptor, EVENT_READ, lambda _: self._readable(client))
-        control.peer.put(_message({**welcome, "data_address": self.address + frames.DATA_PATH}))
+        welcome["data_address"] = self.address + frames.DATA_PATH
+        if not control.peer.put(_message(welcome)):
+            self.drop(client, "its connection is gone")
         self.hub.refill()
         return client
 

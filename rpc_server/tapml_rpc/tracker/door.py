@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -74,17 +72,11 @@ class _Secrets:
 
 
 class _Relayed(PendingUpgrade):
-    """A new connection; the switchboard's ``Caller`` if it is to be relayed.
-
-    `tunnels`: it came to the relay's own port.
-    """
-
-    tunnels = False
+    """A new connection; the switchboard's ``Caller`` if it is to be relayed."""
 
     def grant(self) -> Endpoint:
         """Complete the upgrade; the connection as an endpoint."""
-        connection = self.come_in()
-        return connection if self.tunnels else WebSocketEndpoint(connection, masked=True)
+        return WebSocketEndpoint(self.come_in(), masked=True)
 
     def refuse(self, why: Refusal | None) -> None:
         """Refuse the request, if it has come, and end."""
@@ -92,6 +84,14 @@ class _Relayed(PendingUpgrade):
             self.end()
         elif self.socket.fileno() >= 0:
             self.answer(admission.Refusal(_STATUS[why], why.value))
+
+
+class _Tunnel(_Relayed):
+    """A new connection to the relay's own port."""
+
+    def grant(self) -> Endpoint:
+        """Complete the upgrade; the connection itself is the endpoint."""
+        return self.come_in()
 
 
 class Door(WebSocketServer):
@@ -147,14 +147,14 @@ class Door(WebSocketServer):
                 "relay_port": port,
                 "certificate": listening.announced.get("fingerprint", ""),
             }
-            self.serve(listener, context)
+            self.serve(listener, context, _Relayed)
         try:
             listener = listen(*relay, relay_advice)
         except BaseException:
             self.close("")
             raise
         self.relay_port: int = listener.getsockname()[1]
-        self.serve(listener)
+        self.serve(listener, kind=_Tunnel)
 
     def send(self, key: bytes, packed: bytes) -> None:
         """Send a header to a peer; one that is gone, or reads nothing, is reported."""
@@ -162,19 +162,11 @@ class Door(WebSocketServer):
         if peer is not None:
             peer.put(frames.head(packed, 0))
 
-    def pending(
-        self, connection: socket.socket, host: str, context: ssl.SSLContext | None
-    ) -> PendingUpgrade:
-        """A new connection."""
-        upgrade = _Relayed(self, connection, host, context)
-        upgrade.tunnels = upgrade.socket.getsockname()[1] == self.relay_port
-        return upgrade
-
     def requested(self, upgrade: PendingUpgrade, request: Request) -> None:
         """A request has come."""
-        assert isinstance(upgrade, _Relayed)  # noqa: S101 - see `pending`
+        assert isinstance(upgrade, _Relayed)  # noqa: S101 - see `serve`
         page = None if "Upgrade" in request.headers else page_response(request.path)
-        if upgrade.tunnels:
+        if isinstance(upgrade, _Tunnel):
             self._tunnel(upgrade, request)
         elif page is not None:
             upgrade.give(page)
@@ -214,7 +206,7 @@ class Door(WebSocketServer):
     def forget(self, upgrade: PendingUpgrade) -> None:
         """One was admitted, or ends."""
         super().forget(upgrade)
-        assert isinstance(upgrade, _Relayed)  # noqa: S101 - see `pending`
+        assert isinstance(upgrade, _Relayed)  # noqa: S101 - see `serve`
         self._board.gone(upgrade)
 
     def look(self, now: float) -> None:
@@ -234,7 +226,7 @@ class Door(WebSocketServer):
                 else:
                     peer.ping()
 
-    def _tunnel(self, upgrade: _Relayed, request: Request) -> None:
+    def _tunnel(self, upgrade: _Tunnel, request: Request) -> None:
         """Have a byte tunnel joined, or refuse it."""
         if request.headers.get("Upgrade") != PROTOCOL or request.path not in _ENDPOINTS:
             reason = f"this is a tapml tracker's relay, for {PROTOCOL} on {', '.join(_ENDPOINTS)}"

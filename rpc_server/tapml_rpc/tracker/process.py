@@ -133,7 +133,7 @@ class TrackerLoop:
         """
         for descriptor in stopping.wake_fds:
             self._forwarder.watch(descriptor, EVENT_READ, lambda events: None)
-        looked = probed = told = next_look = time.monotonic()
+        looked = probed = shown = next_look = time.monotonic()
         try:
             while not stopping.asked():
                 try:
@@ -154,8 +154,8 @@ class TrackerLoop:
                     probed = now
                     self.probe()
                 self._registry.tick()
-                if look is not None and now - told > _PROBE_SECONDS:
-                    told = now
+                if look is not None and now - shown > _PROBE_SECONDS:
+                    shown = now
                     look(self._registry.devices.keys())
         finally:
             self.door.close("the tracker ends")
@@ -203,7 +203,7 @@ class TrackerLoop:
             self.door.cut(lease.id, _shown_at_the_door(lease))
 
     def take(self, sender: Sender, read: Callable[[], wire.Header]) -> None:
-        """Take a message; what is wrong with it is told its sender."""
+        """Take a message, or answer its sender what is wrong with it."""
         number = None
         try:
             header = read()

@@ -30,6 +30,8 @@ _AT_ONCE_BYTES: Final = 32 << 10
 # Smaller fragments are joined: a peer decides how many of them there are.
 _SMALL_BYTES: Final = 4 << 10
 _MOST_REASON_BYTES: Final = 120
+# What a message that waits costs besides its bytes: a peer decides how many pongs there are.
+_ENTRY_BYTES: Final = 512
 _CLOSE_SECONDS: Final = 1.5
 
 Parts = Sequence[memoryview | bytes]
@@ -49,8 +51,8 @@ class ServerConnection:
 
     It owns `connection`, which is upgraded and non-blocking, with TLS or without. `heard` takes
     each message, of at most `most_bytes`; `ended` is called once, with the reason, when it is over.
-    More than `most_unsent` bytes that wait for the peer end it. `last_heard` is on the monotonic
-    clock. `gone`: its socket is closed.
+    More than `most_unsent` bytes that wait for the peer end it; every message and every pong counts
+    as 512 more. `last_heard` is on the monotonic clock. `gone`: its socket is closed.
     """
 
     def __init__(
@@ -204,6 +206,7 @@ class ServerConnection:
     def _post(self, parts: list[memoryview], nbytes: int, sent: Callable[[], None] | None) -> None:
         if not self._nbytes:
             self._moved = time.monotonic()
+        nbytes += _ENTRY_BYTES
         self._queue.append(_Entry(parts, nbytes, sent))
         self._nbytes += nbytes
         if len(self._queue) == 1:
@@ -221,6 +224,8 @@ class ServerConnection:
             if not queue[0].parts:
                 self._nbytes -= queue[0].nbytes
                 _call(queue.popleft().sent)
+        if self.gone:
+            return
         if self._deadline and not queue:
             # What was sent last is read before the end of the connection.
             with suppress(OSError):

@@ -16,6 +16,8 @@ from tapml_targets.errors import ProtocolError
 
 GROWTH: Final = 3
 """The output is at most so many times the input: an empty frame of two bytes gets a mask."""
+_HEAD_BYTES: Final = 14
+"""The longest head of a frame; all but its last byte may have come before the rest."""
 
 
 class Reframer:
@@ -95,7 +97,7 @@ class WebSocketEndpoint:
         self._masked = not masked
         self._reframer = Reframer(masked=masked)
         self._sent = Boundaries()
-        self._memory = memoryview(bytearray(BUFFER_BYTES // GROWTH))
+        self._memory = memoryview(bytearray(BUFFER_BYTES // GROWTH - _HEAD_BYTES))
 
     def fileno(self) -> int:
         """What a poller takes."""

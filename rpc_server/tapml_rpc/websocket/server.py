@@ -32,6 +32,7 @@ MAX_UPGRADES: Final = 256
 OPEN_SECONDS: Final = 5.0
 _TAKE_SECONDS: Final = 60.0
 _END_SECONDS: Final = 1.0
+_CHECKERS: Final = 8
 _BACKLOG: Final = 512
 _LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
 # Faults of hostile or broken peers are answered, and not printed in the server's terminal.
@@ -202,27 +203,27 @@ class WebSocketServer:
         self.connections: set[ServerConnection] = set()
         self._admission = admission
         self._upgrades: dict[PendingUpgrade, None] = {}
-        # Those whose token another thread checks: a list of tokens is a file.
+        # Those whose token other threads check: a list of tokens is a file, whose lock may keep one
+        # of them waiting.
         self._checked = 0
-        self._checker = ThreadPoolExecutor(1, "tapml-tokens")
+        self._checker = ThreadPoolExecutor(_CHECKERS, "tapml-tokens")
         self._acceptors: list[Acceptor] = []
 
-    def serve(self, listener: socket.socket, context: ssl.SSLContext | None = None) -> None:
-        """Accept connections to a listening socket; `context` is for ``wss``."""
+    def serve(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext | None = None,
+        kind: type[PendingUpgrade] = PendingUpgrade,
+    ) -> None:
+        """Accept connections to a listening socket, of a `kind`; `context` is for ``wss``."""
 
         def greet(connection: socket.socket, address: Any) -> None:
             if self._has_room_at_the_door():
-                self._pend(connection, partial(self.pending, connection, _host(address), context))
+                self._pend(connection, partial(kind, self, connection, _host(address), context))
             else:
                 connection.close()
 
         self._acceptors.append(Acceptor(self.forwarder, listener, greet))
-
-    def pending(
-        self, connection: socket.socket, host: str, context: ssl.SSLContext | None
-    ) -> PendingUpgrade:
-        """A new connection, from `host`. Raises OSError if it is gone."""
-        return PendingUpgrade(self, connection, host, context)
 
     def requested(self, upgrade: PendingUpgrade, request: Request) -> None:
         """A request has come: refuse it, or have its token checked."""

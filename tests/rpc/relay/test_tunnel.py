@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -51,6 +51,17 @@ def relay() -> Iterator[Relay]:
     served.allow("lease", "secret")
     yield served
     served.close()
+
+
+def test_websockets_of_another_address_may_have_the_relay_s_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with closing(RunningDoor(host="127.0.0.2", port=port)) as door:
+        with door.open("/tracker") as peer:
+            peer.send(b"hello")
+            wait_for(lambda: door.heard == [b"hello"])
+        with pytest.raises(SetupError, match="never was"):
+            open_tunnel(door.relay, "/control", "secret", PATIENCE_SECONDS)
 
 
 def test_two_leases_reach_each_its_own_device(relay: Relay) -> None:

@@ -17,9 +17,14 @@ from tests.rpc.websocket.peers import open_connection
 
 
 class RunningDoor:
-    """That door; `heard` are the messages, `gone` why peers have gone, `calls` who is dialled."""
+    """That door; `heard` are the messages, `gone` why peers have gone, `calls` who is dialled.
 
-    def __init__(self, guard: Guard | None = None, **options: Any) -> None:
+    WebSockets are at `host`, and at `port` like the relay.
+    """
+
+    def __init__(
+        self, guard: Guard | None = None, host: str = "127.0.0.1", port: int = 0, **options: Any
+    ) -> None:
         self.heard: list[bytes] = []
         self.gone: list[str] = []
         self.calls: list[tuple[str, str, str]] = []
@@ -27,8 +32,8 @@ class RunningDoor:
         tokens: Any = guard
         self.door = Door(
             self.forwarder,
-            ("127.0.0.1", 0),
-            Listening("127.0.0.1", 0, tokens, None, {}),
+            ("127.0.0.1", port),
+            Listening(host, port, tokens, None, {}),
             take=self._hear,
             gone=lambda key, why: self.gone.append(why),
             dial=lambda *call: self.calls.append(call),

@@ -35,7 +35,7 @@ class Served:
             self._hear,
             self.ended.append,
             most_bytes=MOST_BYTES,
-            most_unsent=4 * MOST_BYTES,
+            most_unsent=4 * MOST_BYTES + (4 << 10),
         )
 
     def _hear(self, message: Chunk | None) -> None:
@@ -97,6 +97,12 @@ def test_a_peer_that_takes_nothing_is_ended_and_its_payloads_are_given_back(
         served.connection.put(b"", [memory], lambda: served.sent.append("it")) for _ in "12345"
     ]
     assert taken == [True] * 4 + [False] and len(served.sent) == 5
+    assert served.ended == ["it takes none of its messages"] and served.connection.gone
+
+
+def test_pongs_that_nobody_takes_are_bounded(served: Served) -> None:
+    served.peer.sendall(10_000 * frame(Opcode.PING, b""))
+    served.step(2)
     assert served.ended == ["it takes none of its messages"] and served.connection.gone
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from tapml_rpc.websocket.endpoint import GROWTH, Boundaries, Reframer
+from tapml_rpc.flow import BUFFER_BYTES
+from tapml_rpc.websocket.endpoint import GROWTH, Boundaries, Reframer, WebSocketEndpoint
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_targets.errors import ProtocolError
 
@@ -49,6 +52,21 @@ def test_a_mask_is_taken_off_and_put_on_and_nothing_else_changes(
     masked = passed(Reframer(masked=False), plain, cut)
     assert len(masked) <= GROWTH * len(plain)
     assert passed(Reframer(masked=True), masked, cut) == plain
+
+
+def test_what_grows_most_has_room_in_a_flow_s_buffer() -> None:
+    here, there = socket.socketpair()
+    buffer = memoryview(bytearray(BUFFER_BYTES))
+    here.setblocking(False)
+    there.settimeout(20)
+    there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    with there, closing(WebSocketEndpoint(here, masked=False)) as endpoint:
+        there.sendall(b"\x82\x7f" + bytes(7))
+        with pytest.raises(BlockingIOError):
+            endpoint.recv_into(buffer)
+        # The last byte of that head, which has no payload, and empty frames behind it.
+        there.sendall(bytes(1) + b"\x82\x00" * (BUFFER_BYTES // GROWTH // 2))
+        assert endpoint.recv_into(buffer) > BUFFER_BYTES // 2
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans(), st.integers(0, 900))
