@@ -254,10 +254,9 @@ class OffloadSession:
                 raise with_context(error, after=after) from error
             except ReferenceLostError as error:
                 journal.append("lost", error=type(error).__name__, message=str(error))
-                raise ReferenceLostError(
-                    f"{error}; journaled results are kept: once it answers, continue with "
-                    f"`tapml offload --session {self.folder}`"
-                ) from error
+                after = "; journaled results are kept: once it answers, continue with "
+                after += f"`tapml offload --session {self.folder}`"
+                raise with_context(error, after=after) from error
             journal.append("ended", status=report["outcome"]["status"])
         status = str(report["outcome"]["status"])
         return SessionResult(

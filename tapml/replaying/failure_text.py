@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from typing import Final
+from typing import Final, TypeVar
 
-from tapml_targets.errors import DeviceLostError
+from tapml_targets.errors import DeviceLostError, ReferenceLostError
+
+Lost = TypeVar("Lost", DeviceLostError, ReferenceLostError)
 
 LOST: Final = "the device was lost: "
 """Prefix of a verdict's reason if a kernel crashed its device."""
@@ -24,7 +27,7 @@ _NOT_THE_DRIVER: Final = re.compile(
 )
 
 
-def headline(error: DeviceLostError) -> str:
+def headline(error: DeviceLostError | ReferenceLostError) -> str:
     """The error's first line, without an announcement of the lines below it."""
     first = str(error).partition("\n")[0]
     if not first.endswith(":"):
@@ -46,12 +49,9 @@ def last_driver_line(error: DeviceLostError) -> str:
     return ""
 
 
-def with_context(error: DeviceLostError, *, before: str = "", after: str = "") -> DeviceLostError:
+def with_context(error: Lost, *, before: str = "", after: str = "") -> Lost:
     """The same error with text before and after its first line; further lines are unchanged."""
     rest = str(error).partition("\n")[2]
-    return type(error)(
-        f"{before}{headline(error)}{after}" + (f"\n{rest}" if rest else ""),
-        remote_traceback=error.remote_traceback,
-        command=error.command,
-        driver_log=error.driver_log,
-    )
+    changed = copy.copy(error)
+    changed.args = (f"{before}{headline(error)}{after}" + (f"\n{rest}" if rest else ""),)
+    return changed

@@ -6,7 +6,7 @@ import pytest
 
 from tapml.cli import main
 from tapml.replaying.failure_text import headline, last_driver_line, with_context
-from tapml_targets.errors import DeviceLostError, DeviceRestartedError
+from tapml_targets.errors import DeviceLostError, DeviceRestartedError, ReferenceLostError
 
 WORDS = "Could not find a dominating alternative variable."
 SENT = "last commands sent:\n  load(157, '0525fc7c')"
@@ -42,6 +42,12 @@ def test_the_headline_announces_nothing() -> None:
     assert headline(LOST["printed"][0]) == ENDED
     assert headline(LOST["ended"][0]) == ENDED
     assert headline(DeviceLostError("it printed:\nnothing")) == "it printed"
+
+
+def test_what_to_do_next_is_in_the_first_line() -> None:
+    error = with_context(ReferenceLostError(f"{ENDED}\n{SENT}"), after="; continue")
+    assert type(error) is ReferenceLostError
+    assert str(error) == f"{ENDED}; continue\n{SENT}"
 
 
 @pytest.mark.parametrize("how", LOST)
