@@ -3,9 +3,9 @@
     python3 scripts/soak_runtime.py --tests 10000          over both bindings, 10,000 each
 
 An operator test is like a replay of a carved test: allocate, write, call, read, free, in one batch;
-every tenth records its call and runs that. Sessions, device bytes, processes, shared memory, file
-descriptors and threads, of the server and of this client, are counted before and after. The exit
-code is 1 if any count grew.
+every tenth makes its call a program and runs that. Sessions, device bytes, processes, shared
+memory, file descriptors and threads, of the server and of this client, are counted before and
+after. The exit code is 1 if any count grew.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def load(dimension: int) -> str:
     return "loaded"
 
 
-# Else the tables are made for a GPU where there is none.
+# Without it, TorchRec makes tables for a GPU even where the machine has no GPU.
 set_propogate_device(True)
 print(" 8 columns, 16 bytes:", load(8))
 found = load(12)

@@ -104,7 +104,7 @@ def unlisted_family(architecture: str) -> Family | None:
 
 
 def transformers_class(name: object) -> Any:
-    """A class of ``transformers`` that has a configuration; None if there is none.
+    """The class of ``transformers`` with this name and a configuration, or None.
 
     Raises
     ------
@@ -254,7 +254,7 @@ def settled(model: _Model) -> _Model:
     Raises
     ------
     InputError
-        If there is none; the message has what the first one gave.
+        If no way does; the message says what the first one gave.
     """
     family: Family = model.family  # type: ignore[attr-defined]
     reasons = []

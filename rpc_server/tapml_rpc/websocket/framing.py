@@ -128,7 +128,7 @@ class FrameReader:
         self._missing = 0
 
     def feed(self, data: memoryview) -> Iterator[Piece]:
-        """The frames as far as they have come. Raises ProtocolError for what is none."""
+        """The parts of frames in `data`; raises ProtocolError for bytes that form no frame."""
         position = 0
         while position < len(data):
             head = b""

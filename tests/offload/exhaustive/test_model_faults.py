@@ -73,7 +73,7 @@ FAULTS = {
         "input_0[v_ax0, v_ax1] - 9",
         "input_0[v_ax0, v_ax1] - 8",
     ),
-    "a state that begins anew with every step": Fault(
+    "a state that is reset at every step": Fault(
         "rwkv6",
         _ONE,
         "wkv6_2",
