@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tapml_targets.description import find_again
 from tapml_targets.driver import DeviceDescription, Driver
-from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.limits import Limits
 
@@ -43,23 +41,9 @@ def list_devices() -> list[DeviceDescription]:
     SetupError
         If neither cuda-core nor ziglang is installed.
     """
-    from tapml_targets.simulator.description import simulated_device
+    from tapml_targets.simulator.platform_devices import real_and_simulated
 
-    found: list[DeviceDescription] = []
-    missing: list[SetupError] = []
-    try:
-        from tapml_targets.cuda.description import every_gpu
-
-        found += [description for _, description in every_gpu()]
-    except SetupError as error:
-        missing.append(error)
-    try:
-        found.append(simulated_device("cuda", len(found), "sm_80", _SIMULATED))
-    except SetupError as error:
-        missing.append(error)
-    if len(missing) > 1:
-        raise SetupError(f"{missing[0]}; {missing[1]}")
-    return found
+    return real_and_simulated(_gpus, _simulated)
 
 
 def open_device(description: DeviceDescription) -> Driver:
@@ -75,11 +59,21 @@ def open_device(description: DeviceDescription) -> Driver:
     from tapml_targets.simulator.description import is_simulated
 
     if is_simulated(description):
-        from tapml_targets.simulator.driver import open_simulated
+        from tapml_targets.simulator.platform_devices import open_again
 
-        simulated = [each for each in list_devices() if is_simulated(each)]
-        _, found = find_again(description, simulated, lambda each, _: each)
-        return open_simulated(found, DIALECT, WARP)
+        return open_again(description, list_devices(), DIALECT)
     from tapml_targets.cuda.gpu import open_gpu
 
     return open_gpu(description)
+
+
+def _gpus() -> list[DeviceDescription]:
+    from tapml_targets.cuda.description import every_gpu
+
+    return [description for _, description in every_gpu()]
+
+
+def _simulated(index: int) -> list[DeviceDescription]:
+    from tapml_targets.simulator.description import simulated_device
+
+    return [simulated_device("cuda", index, "sm_80", _SIMULATED)]

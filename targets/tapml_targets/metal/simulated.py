@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tapml_targets.description import find_again
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import SetupError
 from tapml_targets.limits import Limits
 from tapml_targets.metal.description import ALIGNMENT, MOST_GROUPS, PLACES, WIDTH
 from tapml_targets.metal.language import DIALECT
 from tapml_targets.simulator.description import is_simulated, simulated_device
-from tapml_targets.simulator.driver import open_simulated
+from tapml_targets.simulator.platform_devices import open_again
 
 __all__ = ["is_simulated", "list_devices", "open_device"]
 
@@ -53,6 +52,4 @@ def open_device(description: DeviceDescription) -> Driver:
     NoSuchDeviceError
         If its compiler is another one than it was, or not here.
     """
-    here = list_devices(description.index)
-    _, found = find_again(description, here, lambda each, _: each)
-    return open_simulated(found, DIALECT, WIDTH)
+    return open_again(description, list_devices(description.index), DIALECT)

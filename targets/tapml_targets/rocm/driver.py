@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tapml_targets.description import find_again
 from tapml_targets.driver import DeviceDescription, Driver
-from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.limits import Limits
 
@@ -29,20 +27,9 @@ def list_devices() -> list[DeviceDescription]:
         If neither AMD's bindings nor ziglang is installed.
     """
     from tapml_targets.rocm.description import every_gpu
+    from tapml_targets.simulator.platform_devices import real_and_simulated
 
-    found: list[DeviceDescription] = []
-    missing: list[SetupError] = []
-    try:
-        found += every_gpu()
-    except SetupError as error:
-        missing.append(error)
-    try:
-        found += _simulated(len(found))
-    except SetupError as error:
-        missing.append(error)
-    if len(missing) > 1:
-        raise SetupError(f"{missing[0]}; {missing[1]}")
-    return found
+    return real_and_simulated(every_gpu, _simulated)
 
 
 def open_device(description: DeviceDescription) -> Driver:
@@ -58,11 +45,9 @@ def open_device(description: DeviceDescription) -> Driver:
     from tapml_targets.simulator.description import is_simulated
 
     if is_simulated(description):
-        from tapml_targets.simulator.driver import open_simulated
+        from tapml_targets.simulator.platform_devices import open_again
 
-        simulated = [each for each in list_devices() if is_simulated(each)]
-        _, found = find_again(description, simulated, lambda each, _: each)
-        return open_simulated(found, DIALECT, found.limits.subgroup_widths[0])
+        return open_again(description, list_devices(), DIALECT)
     from tapml_targets.rocm.gpu import open_gpu
 
     return open_gpu(description)
