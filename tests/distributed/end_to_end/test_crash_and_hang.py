@@ -68,7 +68,7 @@ def test_of_mismatched_collectives_the_rank_that_stands_alone_is_named(
         result.reason,
     )
     assert calls is not None, result.reason
-    source = (Path(__file__).parent / "jobs" / "planted.py").read_text().splitlines()
+    source = (Path(__file__).parents[1] / "jobs" / "planted.py").read_text().splitlines()
     assert [source[int(line) - 1].strip() for line in calls.groups()] == [
         "dist.all_reduce(torch.zeros(3))",
         "dist.barrier()",
@@ -89,7 +89,7 @@ def test_no_process_is_left_when_the_command_is_interrupted_or_killed(
     segments = set(Path("/dev/shm").iterdir())
     job = tmp_path / "job.py"
     marks = tmp_path / "rank"
-    plain = Path(__file__).with_name("jobs") / "planted.py"
+    plain = Path(__file__).parents[1] / "jobs" / "planted.py"
     job.write_text(f"{plain.read_text()}\nMARKS = {str(marks)!r}\n{_SLEEPER}")
     command = [sys.executable, "-m", "tapml.cli.main", "distributed", "check", str(job)]
     with subprocess.Popen(
