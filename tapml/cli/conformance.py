@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +19,7 @@ Place: TypeAlias = "Callable[[], list[CaseResult]]"
 """Runs all cases on one device."""
 
 FORMAT = "tapml-conformance/1"
+_BETWEEN = 2
 
 
 def run_conformance(
@@ -117,13 +118,13 @@ def _print(results: Mapping[str, Sequence[CaseResult]], problems: Mapping[str, s
 
     colours = {"pass": "green", "fail": "red", "not run": "yellow"}
     console = Console(emoji=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("case", *results):
-        table.add_column(title, overflow="fold")
-    for row in zip(*results.values(), strict=True):
-        cells = (Text(case.status, style=colours[case.status]) for case in row)
-        table.add_row(row[0].case, *cells)
-    if results:
+    for some in _fitting(results, console.width):
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("case", *some):
+            table.add_column(title, overflow="fold")
+        for row in zip(*some.values(), strict=True):
+            cells = (Text(case.status, style=colours[case.status]) for case in row)
+            table.add_row(row[0].case, *cells)
         console.print(table)
     reasons = [
         f"{spec}: {case.case}: {case.status}: {case.reason}"
@@ -141,3 +142,21 @@ def _print(results: Mapping[str, Sequence[CaseResult]], problems: Mapping[str, s
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _fitting(
+    results: Mapping[str, Sequence[CaseResult]], width: int
+) -> Iterator[dict[str, Sequence[CaseResult]]]:
+    """As many devices at a time as a terminal shows beside the whole names of the cases."""
+    names = [case.case for cases in results.values() for case in cases]
+    left = dict(results)
+    while left:
+        some: dict[str, Sequence[CaseResult]] = {}
+        room = width - max(map(len, names), default=0)
+        while left:
+            spec = next(iter(left))
+            room -= _BETWEEN + max(len(spec), *(len(case.status) for case in left[spec]))
+            if some and room < 0:
+                break
+            some[spec] = left.pop(spec)
+        yield some

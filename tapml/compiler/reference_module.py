@@ -13,11 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from tapml.compiler.cache import DiskCache
 from tapml_targets.cpu.loader import import_tvm_ffi
@@ -73,7 +76,9 @@ class ReferenceFunction:
         except BufferError:
             self._call_checked(tensors)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise self._refused(tensors, error) from error
+            if all(getattr(each, "size", 1) for each in tensors):
+                raise self._refused(tensors, error) from error
+            self._call_checked(tensors)
 
     def _prepare(self, tensors: Sequence[Any], symbols: Mapping[str, int]) -> tuple[Any, ...]:
         prepared = list(tensors)
@@ -88,7 +93,10 @@ class ReferenceFunction:
         return (*prepared, *(symbols[name] for name in self.symbols))
 
     def _call_checked(self, tensors: Sequence[Any]) -> None:
-        """Arrays that numpy will not lend as they are: read-only ones, such as mapped weights."""
+        """Arrays that numpy does not lend as they are: read-only ones, such as mapped weights.
+
+        Nor those without elements, of which it says that elements lie 0 bytes apart.
+        """
         names = [p.dtype for p in self.parameters]
         lent = [
             tensor(value, names[index]) if isinstance(value, np.ndarray) else value
@@ -179,6 +187,9 @@ def tensor(array: Any, dtype: str | None = None) -> Any:
 
 def _writable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same memory without the read-only flag, which numpy's DLPack refuses."""
+    if not array.size:
+        apart = accumulate((*array.shape[:0:-1],), mul, initial=array.itemsize)
+        return as_strided(array, array.shape, tuple(apart)[::-1])
     if array.flags.writeable:
         return array
     return np.asarray(_Memory(array))

@@ -29,6 +29,10 @@ class DriverDiscovery:
         """The drivers that are left out, by the file that names them, with what each did."""
         return {}
 
+    def chosen_by(self) -> str:
+        """The variable by which the user has chosen the drivers; empty where they are found."""
+        return ""
+
     def set_faulty_drivers_aside(self, ask: Callable[[Mapping[str, str]], str]) -> dict[str, str]:
         """Leave out the drivers that hang or crash, and return them as :meth:`left_out` does.
 

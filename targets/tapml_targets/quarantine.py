@@ -82,6 +82,12 @@ class Quarantine:
                 faulty[name] = problem
         return faulty
 
+    def chosen_by(self) -> str:
+        """The variable by which the user has chosen the drivers; empty where they are found."""
+        if not self.is_chosen(os.environ):
+            return ""
+        return next((name for name in self.places if os.environ.get(name)), "")
+
     def forget_faulty_drivers(self) -> None:
         """Use every driver again, until one fails again."""
         for name, state in self.states().items():

@@ -168,7 +168,9 @@ def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescript
         state = _listing_state(platform)
         answer, problem = ask_child(["list", platform], seconds)
     if answer is None:
-        raise SetupError(f"listing the {platform} devices failed: {problem}")
+        chosen = discovery.chosen_by()
+        remedy = f"; {chosen} chooses the drivers: take the faulty one out of it" if chosen else ""
+        raise SetupError(f"listing the {platform} devices failed: {problem}{remedy}")
     if "problem" in answer:
         raise _error(answer)
     listed = [from_plain(device) for device in answer["devices"]]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from tapml.cli.conformance import _print
+from tapml_targets.conformance.running import CaseResult
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_process
 from tests.rpc.peers import ServerProcess
@@ -45,6 +49,18 @@ def test_the_conformance_cases_are_a_table_and_json(tmp_path: Path) -> None:
     shown = run_process("devices", "--test", "--platform", "cpu", cache=tmp_path).output
     assert "cpu:0: grids above 65535: not run: kernels run once, without a grid" in shown
     assert f"cpu:0: 18 of {len(statuses)} cases pass" in shown
+
+
+def test_cases_keep_their_names_beside_more_devices_than_a_terminal_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    case = "modules that are not the devices"
+    specs = [f"opencl:{index}" for index in range(9)]
+    _print({spec: [CaseResult(case, "pass")] for spec in specs}, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(case in line for line in lines) == 3
+    assert " ".join(line for line in lines if line.startswith("case")).count("opencl:") == 9
 
 
 def test_a_device_behind_a_server_is_tested_over_the_wire(tmp_path: Path) -> None:

@@ -159,6 +159,29 @@ def test_an_index_beside_the_tensors_must_fit_where_it_is_used(adapter: Driver) 
         run(adapter, compiled(of), "window", arrays, {"start": 1 << 32})
 
 
+def test_multiples_of_a_symbol_are_no_part_of_a_remainder_by_it(adapter: Driver) -> None:
+    """No shape bounds ``i * n * n``, of which 32 bits would have to hold every value."""
+    n = tirx.Var("n", "int64")
+    given = te.placeholder((n, 6), "float32", name="given")
+    turned = te.compute(
+        (n, 6), lambda i, j: given[((i * n + j) * n * 4 + i - 3) % (n * 2) % n, j], "turned"
+    )
+    of = operator("turned", te.create_prim_func([given, turned]))
+    arrays = [np.arange(30, dtype=np.float32).reshape(5, 6), np.zeros((5, 6), "f4")]
+    _, found = run(adapter, compiled(of), "turned", arrays)
+    np.testing.assert_array_equal(found, np.roll(arrays[0], 3, axis=0))
+
+
+def test_a_remainder_by_a_symbol_is_less_than_the_symbol(adapter: Driver) -> None:
+    n = tirx.Var("n", "int64")
+    given = te.placeholder((n,), "float32", name="given")
+    turned = te.compute((n,), lambda i: given[tirx.floormod(i - 3, n)], "turned")
+    of = operator("turned", te.create_prim_func([given, turned]))
+    arrays = [np.arange(10, dtype=np.float32), np.zeros(10, "f4")]
+    _, found = run(adapter, compiled(of), "turned", arrays)
+    np.testing.assert_array_equal(found, np.roll(arrays[0], 3))
+
+
 @pytest.mark.parametrize("nbytes", [128 << 20, 1 << 30, 0])
 def test_the_size_of_a_binding_bounds_the_indices(nbytes: int) -> None:
     of = of_elements(lambda x: x > tirx.const(0, "int8"), "int8", "bool")

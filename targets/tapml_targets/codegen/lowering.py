@@ -14,6 +14,7 @@ from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.serialization import from_json_graph_str
 
+from tapml_targets.codegen.remainders import without_multiples
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.store_guards import keep_store_guards
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
@@ -99,7 +100,8 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
     module = tvm.IRModule({ENTRY_NAME: function})
     with target, as_runtime_errors("a rule of dlight fails on the function"):
         scheduled = dlight.ApplyDefaultSchedule(*rules)(module)
-    return tvm.IRModule({ENTRY_NAME: keep_store_guards(scheduled[ENTRY_NAME])})
+    function = without_multiples(scheduled[ENTRY_NAME])
+    return tvm.IRModule({ENTRY_NAME: keep_store_guards(function)})
 
 
 def lower(

@@ -79,10 +79,21 @@ class ValueRanges:
             # TVM bounds a Select by its branches, and knows nothing of this.
             return tirx.Select(*call.args) if call_name(call) == "if_then_else" else call
 
+        def remainder(node: Any) -> Any:
+            # Nothing is divided by 0, and TVM knows no bound where the divisor might be 0.
+            if self._analyzer.const_int_bound(node.b).min_value != 0:
+                return node
+            return type(node)(node.a, tirx.Max(node.b, tirx.IntImm(str(node.b.ty), 1)))
+
         plain = node
         if not isinstance(node, tvm.ir.Var):
             plain = tvm_ffi.structural_map(
-                node, [(tvm.ir.TensorLoad, stand_in), (tvm.ir.Call, choice)]
+                node,
+                [
+                    (tvm.ir.TensorLoad, stand_in),
+                    (tvm.ir.Call, choice),
+                    ((tirx.Mod, tirx.FloorMod), remainder),
+                ],
             )
         bound = self._analyzer.const_int_bound(plain)
         return int(bound.min_value), int(bound.max_value)

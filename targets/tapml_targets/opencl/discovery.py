@@ -102,6 +102,7 @@ _QUARANTINE: Final = Quarantine(
     _states,
     _alone,
 )
+chosen_by = _QUARANTINE.chosen_by
 left_out = _QUARANTINE.left_out
 set_faulty_drivers_aside = _QUARANTINE.set_faulty_drivers_aside
 forget_faulty_drivers = _QUARANTINE.forget_faulty_drivers

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.vulkan_loader.drivers import (
+    chosen_by,
     forget_faulty_drivers,
     left_out,
     prepare_environment,
@@ -18,6 +19,7 @@ from tapml_targets.vulkan_loader.drivers import (
 
 __all__ = [
     "REMEDY",
+    "chosen_by",
     "drivers_state",
     "forget_faulty_drivers",
     "import_vulkan",

@@ -47,7 +47,7 @@ def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
         return result
     for name in (CHOSEN_VARIABLES[0], OWN_VARIABLE):
         result.pop(name, None)
-    added = [path for path in (environ.get(ADDED_VARIABLE) or "").split(os.pathsep) if path]
+    added = _added(environ)
     added += [str(path) for path in browser_manifests() if str(path) not in added]
     everything = [*system_manifests(), *map(Path, added)]
     # A process that is given more variables than this one has the same drivers.
@@ -72,8 +72,13 @@ def browser_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return result | ({ADDED_VARIABLE: os.pathsep.join(kept)} if kept else {})
 
 
+def _added(environ: Mapping[str, str]) -> list[str]:
+    return [path for path in (environ.get(ADDED_VARIABLE) or "").split(os.pathsep) if path]
+
+
 def _manifests() -> list[Path]:
-    return [*system_manifests(), *browser_manifests()]
+    added = map(Path, _added(os.environ))
+    return list(dict.fromkeys((*system_manifests(), *browser_manifests(), *added)))
 
 
 _QUARANTINE: Final = Quarantine(
@@ -84,6 +89,7 @@ _QUARANTINE: Final = Quarantine(
     lambda: {str(each): [stamp(each), stamp(library_of(each))] for each in _manifests()},
     lambda manifest: {CHOSEN_VARIABLES[0]: manifest},
 )
+chosen_by = _QUARANTINE.chosen_by
 left_out = _QUARANTINE.left_out
 set_faulty_drivers_aside = _QUARANTINE.set_faulty_drivers_aside
 forget_faulty_drivers = _QUARANTINE.forget_faulty_drivers

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.vulkan_loader.drivers import (
+    chosen_by,
     forget_faulty_drivers,
     left_out,
     prepare_environment,
@@ -25,6 +26,7 @@ from tapml_targets.vulkan_loader.validation import is_checking
 from tapml_targets.webgpu.failures import error_log
 
 __all__ = [
+    "chosen_by",
     "drivers_state",
     "forget_faulty_drivers",
     "import_wgpu",
