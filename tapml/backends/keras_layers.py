@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from tapml_targets.errors import UnsupportedOperatorError
 
 OwnCall: TypeAlias = Callable[[Any, Array], Any]
 """The layer and what it reads, to what it returns."""
+# The same name and the same defaults in Keras and in the libraries that have them.
+_ACTIVATIONS: Final = frozenset((
+    "relu", "relu6", "elu", "selu", "gelu", "silu", "softplus", "tanh", "sigmoid", "softmax",
+    "log_softmax",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,14 @@ def kernel_of(layer: Any) -> Array:
     return np.array(keras.ops.convert_to_numpy(layer.kernel))
 
 
+def grouped_kernel(layer: Any) -> tuple[Array, int]:
+    """The kernel of a convolution, and its groups: as many as channels in a depthwise layer."""
+    kernel = kernel_of(layer)
+    if hasattr(layer, "depth_multiplier"):
+        return kernel.reshape(*kernel.shape[:-2], 1, -1), kernel.shape[-2]
+    return kernel, getattr(layer, "groups", 1)
+
+
 def weight(variable: Any) -> Array | None:
     """A variable as an array; None where the layer has none."""
     if variable is None:
@@ -89,8 +102,19 @@ def broadcast(values: Array | None, axes: Sequence[int], shape: Sequence[int]) -
     return values.reshape([extent if at in axes else 1 for at, extent in enumerate(shape)])
 
 
-def activated(layer: Any, value: Any, functions: Mapping[str, Callable[[Any], Any]]) -> Any:
+def activated(layer: Any, value: Any, library: object, **others: Callable[[Any], Any]) -> Any:
     """The layer's activation, as the library has it.
+
+    Parameters
+    ----------
+    layer
+        The layer.
+    value
+        What it made before its activation.
+    library
+        The module with the library's functions, under the names that Keras has.
+    others
+        Functions that the library has under another name, or with another default.
 
     Raises
     ------
@@ -104,9 +128,37 @@ def activated(layer: Any, value: Any, functions: Mapping[str, Callable[[Any], An
     name = getattr(function, "__name__", type(function).__name__)
     if name == "linear":
         return value
-    if name not in functions:
+    own = others.get(name) or (getattr(library, name, None) if name in _ACTIVATIONS else None)
+    if own is None:
         raise UnsupportedOperatorError(f"no own call for the activation {name}")
-    return functions[name](value)
+    return own(value)
+
+
+def own_calls(
+    convolution: OwnCall,
+    average: OwnCall,
+    largest: OwnCall,
+    convolved: Sequence[str],
+    **others: OwnCall,
+) -> Mapping[str, OwnCall]:
+    """The ``OWN_CALLS`` of a library.
+
+    Parameters
+    ----------
+    convolution, average, largest
+        Take every rank.
+    convolved
+        Depthwise layers that `convolution` takes besides the plain ones.
+    others
+        By the layer's class.
+    """
+    ranks = (1, 2, 3)
+    return {
+        **dict.fromkeys((*(f"Conv{rank}D" for rank in ranks), *convolved), convolution),
+        **{f"AveragePooling{rank}D": average for rank in ranks},
+        **{f"MaxPooling{rank}D": largest for rank in ranks},
+        **others,
+    }
 
 
 def _by_axis(value: Any, rank: int) -> tuple[int, ...]:

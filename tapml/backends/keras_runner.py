@@ -20,6 +20,7 @@ from tapml.backends.runner import Array, Input, Node, to_plain
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _BATCH = 64
+_MESSAGE_CHARACTERS = 200
 
 
 @dataclass
@@ -218,12 +219,15 @@ def loader(backend: str, library: str, own_calls: str = "") -> Callable[[Path, s
             raise InputError(f"expected KERAS_BACKEND={backend} in this process")
         import keras
 
+        # Else an exception's first line says only which layer was called.
+        keras.config.disable_traceback_filtering()
         try:
             loaded = keras.saving.load_model(model, compile=False, safe_mode=True)
         except (TypeError, ValueError) as error:
             if "safe_mode" in str(error) or "custom" in str(error):
                 raise UnsupportedOperatorError(
-                    f"{model.name} holds code or custom classes, which are not run: {error}"
+                    f"{model.name} holds code or custom classes, which are not run: "
+                    f"{str(error)[:_MESSAGE_CHARACTERS]}"
                 ) from error
             raise
         if not getattr(loaded, "inputs", None):

@@ -22,6 +22,8 @@ class OnnxGraph:
     ------
     InputError
         If the file is no valid ONNX model.
+    UnsupportedOperatorError
+        If an output holds no numbers.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,6 +42,12 @@ class OnnxGraph:
         self._weights = {each.name: each for each in graph.initializer}
         self._steps = {_name_of(each): each for each in graph.node if any(each.output)}
         self.outputs = [each.name for each in graph.output]
+        for each in graph.output:
+            if not each.type.HasField("tensor_type"):
+                raise UnsupportedOperatorError(
+                    f"the output {each.name!r} is no tensor; export the model without it (of "
+                    "scikit-learn: zipmap=False)"
+                )
 
     def inputs(self) -> list[Input]:
         """The inputs that are no weights."""

@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tapml_targets.errors import UnsupportedOperatorError
+
 Array: TypeAlias = NDArray[Any]
 
 # What a language model reads. The masks are 1 at tokens and 0 at what pads them.
@@ -114,11 +116,23 @@ class RebuildsLayers(Protocol):
         """
 
 
+def is_tensor(value: object) -> bool:
+    """Whether a library's value is an array of numbers: no text, no sequence, no map."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "O")
+    return kind in "biufc" or (kind == "V" and isinstance(value, np.ndarray))
+
+
 def to_plain(array: Any) -> Array:
-    """An array that can be sent to another process: low-precision floats become float32."""
+    """An array that can be sent to another process: low-precision floats become float32.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If it holds no numbers.
+    """
     plain = np.asarray(array)
     if plain.dtype.kind == "V" or plain.dtype.name.startswith(("bfloat", "float8", "float4")):
         return plain.astype(np.float32)
     if plain.dtype.kind not in "biufc":
-        raise TypeError(f"expected numbers, got an array of {plain.dtype}")
+        raise UnsupportedOperatorError(f"expected numbers, got an array of {plain.dtype}")
     return plain

@@ -152,7 +152,10 @@ def extract(
                           round(process.seconds, 3), failure)
         )  # fmt: skip
     if processes and not any(each.inputs for each in processes.values()):
-        said = "; ".join(f"{name}: {each.message}" for name, each in found.failures.items())
+        names: dict[str, list[str]] = {}
+        for name, each in found.failures.items():
+            names.setdefault(each.message, []).append(name)
+        said = "; ".join(f"{', '.join(each)}: {message}" for message, each in names.items())
         raise InputError(f"no backend can load the model: {said}")
     return found
 

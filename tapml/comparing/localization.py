@@ -23,6 +23,14 @@ GROWTH: Final = 10.0
 """A suspect's least R_L."""
 LARGEST: Final = 1e-3
 """A single element that is off by this share of the largest is no rounding."""
+_HALF: Final = 2.0**-8
+_BRAIN: Final = 2.0**-7
+"""How far rounding to float16 and bfloat16 carries: some libraries also sum in float16."""
+_UNITS: Final = 4.0
+"""A single element may be off by so many of them."""
+_SAMPLED: Final = 4096
+_FEWEST: Final = 4
+"""Elements that tell what an array is rounded to."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class NodeDeviation:
         Whether the deviation is more than rounding.
     suspect
         Whether it is highlighted, deviates and grew.
+    unit
+        How far rounding carries outputs in half precision; else 0.
     """
 
     node: Node
@@ -55,6 +65,7 @@ class NodeDeviation:
     highlighted: bool
     deviates: bool
     suspect: bool
+    unit: float = 0.0
 
 
 def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float, float, float]:
@@ -82,10 +93,42 @@ def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float
     return float(gap.mean()), scale, float(gap.max() / largest) if largest else 0.0
 
 
+def unit_of(*sides: Sequence[Array]) -> float:
+    """How far rounding carries the coarsest half-precision array; 0 where there is none.
+
+    A bfloat16 that became float32 is known by its bits.
+
+    Examples
+    --------
+    >>> unit_of([np.ones(3, np.float16)])
+    0.00390625
+    """
+    return max((_unit(each) for side in sides for each in side), default=0.0)
+
+
+def _unit(array: Array) -> float:
+    if array.dtype == np.float16:
+        return _HALF
+    if array.dtype != np.float32:
+        return 0.0
+    some = np.ascontiguousarray(np.ravel(array)[:_SAMPLED])
+    some = some[np.isfinite(some) & (some != np.trunc(some))]
+    return _BRAIN if len(some) >= _FEWEST and not (some.view(np.uint32) & 0xFFFF).any() else 0.0
+
+
+def is_rounding(relative: float, units: Sequence[float]) -> bool:
+    """Whether outputs may be so far apart where nodes of these units round one after the other."""
+    low = [each for each in units if each]
+    return bool(low) and relative <= _UNITS * max(low) * len(low) ** 0.5
+
+
 def is_beyond_rounding(first: Sequence[Array], second: Sequence[Array]) -> bool:
     """Whether two results of one node on equal inputs differ by more than rounding."""
-    deviation, scale, largest = deviation_of(first, second)
-    return deviation > FLOOR * scale or largest > LARGEST
+    return _is_beyond(*deviation_of(first, second), unit_of(first, second))
+
+
+def _is_beyond(deviation: float, scale: float, largest: float, unit: float) -> bool:
+    return deviation > max(FLOOR, unit) * scale or largest > max(LARGEST, _UNITS * unit)
 
 
 def deviations(
@@ -103,6 +146,7 @@ def deviations(
         The hidden states on the two backends, by node.
     """
     measured: dict[str, tuple[float, float, float]] = {}
+    units: dict[str, float] = {}
     before: dict[str, float] = {}
     rates: dict[str, float] = {}
     for node in nodes:
@@ -112,6 +156,7 @@ def deviations(
             continue
         found = deviation_of(first[node.name], second[node.name])
         measured[node.name] = found
+        units[node.name] = unit_of(first[node.name], second[node.name])
         before[node.name] = found[0]
         growth = 0.0 if found[0] == inbound else found[0] - inbound
         rates[node.name] = growth / (inbound + EPSILON) if np.isfinite(inbound) else 0.0
@@ -125,9 +170,12 @@ def deviations(
         rate = rates[node.name]
         # In a model of a few nodes, the guilty one may be the quartile itself.
         highlighted = rate > quartile or (len(rates) < 4 and rate == max(rates.values()))
-        deviates = deviation > FLOOR * scale or largest > LARGEST
+        unit = units[node.name]
+        deviates = _is_beyond(deviation, scale, largest, unit)
         suspect = highlighted and deviates and rate > GROWTH
-        result.append(NodeDeviation(node, deviation, scale, rate, highlighted, deviates, suspect))
+        result.append(
+            NodeDeviation(node, deviation, scale, rate, highlighted, deviates, suspect, unit)
+        )
     return result
 
 

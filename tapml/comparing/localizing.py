@@ -14,6 +14,7 @@ from tapml.comparing.localization import (
     deviation_of,
     deviations,
     is_beyond_rounding,
+    is_rounding,
     minority,
     replay_order,
 )
@@ -23,11 +24,16 @@ from tapml_targets.errors import InputError
 
 _MOST_REPLAYS: Final = 64
 _DRAWING: Final = ("Bernoulli", "Multinomial")
+_BATCH: Final = 8
+"""Instances that are looked at together where the most inconsistent one alone shows nothing."""
+_LARGEST_BYTES: Final = 1 << 30
 _Hidden = Mapping[str, list[Array]]
+_Rows = tuple[int, ...]
+"""The instances that are run together."""
 
 
 class Localizer:
-    """Hidden states are extracted once per backend and instance, and shared by the pairs.
+    """Hidden states are extracted once per backend and instances, and shared by the pairs.
 
     Parameters
     ----------
@@ -56,22 +62,39 @@ class Localizer:
         self._data = data
         self._failures = failures
         self._layers = layers
-        self._hidden: dict[tuple[str, int], tuple[_Hidden, ...]] = {}
-        self._replayed: dict[tuple[str, str, str, int], list[Array] | None] = {}
+        self._hidden: dict[tuple[str, _Rows], tuple[_Hidden, ...]] = {}
+        self._replayed: dict[tuple[str, str, str, _Rows], list[Array] | None] = {}
 
     def inconsistent(
         self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]
     ) -> PairResult:
         """The pair with its localization map, first guilty node, and who is to blame."""
-        first, second = pair.backends
-        instance = pair.worst or 0
         if stored := [name for name in pair.backends if name not in self._processes]:
             where = f"{' and '.join(stored)} ran elsewhere, so no layer is sought"
             return replace(pair, reason=f"{pair.reason}; {where}")
+        worst = pair.worst or 0
         try:
-            states = {name: self._states(name, instance) for name in pair.backends}
+            found = self._localized(pair, outputs, (worst,))
         except BackendFailedError as error:
             return replace(pair, reason=f"{pair.reason}; no hidden states: {error}")
+        if (
+            found.status != pair.status
+            or found.guilty
+            or not (rows := self._together(pair.backends[0], worst))
+        ):
+            return found
+        # A library may be wrong about several instances together, and right about each.
+        try:
+            together = self._localized(pair, outputs, rows)
+        except BackendFailedError:
+            return found
+        return together if together.guilty else found
+
+    def _localized(
+        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]], rows: _Rows
+    ) -> PairResult:
+        first, second = pair.backends
+        states = {name: self._states(name, rows) for name in pair.backends}
         nodes = self._processes[first].nodes
         unstable = tuple(
             node.name
@@ -83,7 +106,7 @@ class Localizer:
         guilty = [
             each.node
             for each in replay_order(graph, _MOST_REPLAYS)
-            if each.node.name not in unstable and self._differ_alone(each.node, pair, instance)
+            if each.node.name not in unstable and self._differ_alone(each.node, pair, rows)
         ]
         order = {node.name: place for place, node in enumerate(nodes)}
         guilty.sort(key=lambda node: order[node.name])
@@ -93,17 +116,37 @@ class Localizer:
                 layer=guilty[0].name,
                 layer_kind=guilty[0].kind,
                 guilty=tuple(node.name for node in guilty),
-                blamed=self._blamed(guilty[0], pair, instance),
-                script=self._script(guilty[0], pair, first, instance),
+                blamed=self._blamed(guilty[0], pair, rows),
+                script=self._script(guilty[0], pair, first, rows),
             )
-            return self._placed(guilty[0], pair, instance)
+            return self._placed(guilty[0], pair, rows)
         if unstable:
             return replace(
                 pair,
                 status="nondeterministic",
                 reason=f"{', '.join(unstable)} gives other values in every run",
             )
-        return self._without_layer(pair, outputs, states, instance)
+        # Infinite where one side has NaN: JSON's null.
+        relative = pair.metrics.get("elementwise", {}).get("largest")
+        if relative is not None and is_rounding(relative, [each.unit for each in graph]):
+            return replace(
+                pair,
+                status="agree",
+                reason=f"{pair.reason}: rounding, as layers hold half precision and agree alone",
+            )
+        return self._without_layer(pair, outputs, states, rows)
+
+    def _together(self, holder: str, worst: int) -> _Rows:
+        """The most inconsistent instance among others, as many as the model takes; or nothing."""
+        steps = [each.inputs[0].shape[:1] for each in self._processes.values() if each.inputs]
+        fixed = any(step and step[0] is not None for step in steps)
+        count = len(self._data)
+        values = (each for node in self._states(holder, (worst,))[0].values()
+                  for each in node)  # fmt: skip
+        if fixed or count < 2 or sum(each.nbytes for each in values) > _LARGEST_BYTES // _BATCH:
+            return ()
+        start = max(0, min(worst - 1, count - _BATCH))
+        return tuple(range(start, min(count, start + _BATCH)))
 
     def failed(self, backends: tuple[str, str]) -> PairResult:
         """A pair of which a backend failed: with the node that fails alone, if there is one."""
@@ -131,20 +174,20 @@ class Localizer:
         pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
         if len(broken) == 2:
             return pair
-        return replace(pair, script=self._script(nodes[0], pair, healthy, 0))
+        return replace(pair, script=self._script(nodes[0], pair, healthy, (0,)))
 
-    def _states(self, name: str, instance: int) -> tuple[_Hidden, ...]:
-        key = name, instance
+    def _states(self, name: str, rows: _Rows) -> tuple[_Hidden, ...]:
+        key = name, rows
         if key not in self._hidden:
-            self._hidden[key] = self._processes[name].hidden(self._row(instance))
+            self._hidden[key] = self._processes[name].hidden(self._row(rows))
         return self._hidden[key]
 
-    def _row(self, instance: int) -> dict[str, Array]:
-        return {name: each[instance : instance + 1] for name, each in self._inputs.items()}
+    def _row(self, rows: _Rows) -> dict[str, Array]:
+        return {name: each[list(rows)] for name, each in self._inputs.items()}
 
-    def _sources(self, node: Node, holder: str, instance: int) -> list[Array] | None:
+    def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
         """What a node read in the run of one backend, or None if that was fused away."""
-        states, row = self._states(holder, instance)[0], self._row(instance)
+        states, row = self._states(holder, rows)[0], self._row(rows)
         values = []
         for name, place in node.sources:
             if name in row:
@@ -155,11 +198,11 @@ class Localizer:
                 return None
         return values
 
-    def _alone(self, name: str, node: Node, holder: str, instance: int) -> list[Array] | None:
+    def _alone(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
         """What a backend makes of a node on the holder's values; None where it cannot."""
-        key = name, node.name, holder, instance
+        key = name, node.name, holder, rows
         if key not in self._replayed:
-            values = self._sources(node, holder, instance)
+            values = self._sources(node, holder, rows)
             try:
                 self._replayed[key] = (
                     None if values is None else self._processes[name].replay(node.name, values)
@@ -168,14 +211,14 @@ class Localizer:
                 self._replayed[key] = None
         return self._replayed[key]
 
-    def _placed(self, node: Node, pair: PairResult, instance: int) -> PairResult:
+    def _placed(self, node: Node, pair: PairResult, rows: _Rows) -> PairResult:
         """The pair with the fault's place: the accused backend's interface, or its library."""
         places = {}
         for name in [pair.blamed] if pair.blamed else pair.backends:
             (other,) = set(pair.backends) - {name}
-            own = self._rebuilt(name, node, pair.backends[0], instance)
+            own = self._rebuilt(name, node, pair.backends[0], rows)
             made, right = (
-                self._alone(each, node, pair.backends[0], instance) for each in (name, other)
+                self._alone(each, node, pair.backends[0], rows) for each in (name, other)
             )
             if own is None or made is None or right is None:
                 continue
@@ -194,30 +237,28 @@ class Localizer:
         )
         return replace(pair, place=place, reason=f"{pair.reason}; {name}: {said}")
 
-    def _rebuilt(self, name: str, node: Node, holder: str, instance: int) -> list[Array] | None:
-        values = self._sources(node, holder, instance)
+    def _rebuilt(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
+        values = self._sources(node, holder, rows)
         try:
             return None if values is None else self._processes[name].rebuild(node.name, values)
         except BackendFailedError:
             return None
 
-    def _script(self, node: Node, pair: PairResult, holder: str, instance: int) -> str:
+    def _script(self, node: Node, pair: PairResult, holder: str, rows: _Rows) -> str:
         """The script that shows a node alone on the pair, on what the holder's run gave it."""
-        values = None if self._layers is None else self._sources(node, holder, instance)
+        values = None if self._layers is None else self._sources(node, holder, rows)
         if self._layers is None or values is None:
             return ""
         found = write_layer(self._layers, node, values, self._processes[holder], pair.backends)
         return "" if found is None else str(found)
 
-    def _differ_alone(self, node: Node, pair: PairResult, instance: int) -> bool:
-        first, second = (
-            self._alone(name, node, pair.backends[0], instance) for name in pair.backends
-        )
+    def _differ_alone(self, node: Node, pair: PairResult, rows: _Rows) -> bool:
+        first, second = (self._alone(name, node, pair.backends[0], rows) for name in pair.backends)
         return first is not None and second is not None and is_beyond_rounding(first, second)
 
-    def _blamed(self, node: Node, pair: PairResult, instance: int) -> str:
+    def _blamed(self, node: Node, pair: PairResult, rows: _Rows) -> str:
         healthy = [name for name in self._processes if name not in self._failures]
-        results = {name: self._alone(name, node, pair.backends[0], instance) for name in healthy}
+        results = {name: self._alone(name, node, pair.backends[0], rows) for name in healthy}
         ran = {name: each for name, each in results.items() if each is not None}
         outvoted = [name for name in minority(ran) if name in pair.backends]
         return outvoted[0] if len(outvoted) == 1 else ""
@@ -227,14 +268,16 @@ class Localizer:
         pair: PairResult,
         outputs: Mapping[str, Mapping[str, Array]],
         states: Mapping[str, tuple[_Hidden, ...]],
-        instance: int,
+        rows: _Rows,
     ) -> PairResult:
         """No layer differs alone: perhaps a compiled run differs from its own layers."""
         fused = []
         for name in pair.backends:
             for output, values in outputs[name].items():
                 own = states[name][0].get(output)
-                whole = values[instance : instance + 1]
+                if values.shape[:1] != (len(self._data),):
+                    continue  # An output over all instances has none of its own.
+                whole = values[list(rows)]
                 if own and own[0].shape == whole.shape and is_beyond_rounding([whole], [own[0]]):
                     fused.append(name)
                     break
@@ -249,7 +292,7 @@ class Localizer:
     def _first_failing(self, broken: str) -> Node | None:
         """The first node that fails where every node reads what this backend made before it."""
         values: dict[tuple[str, int], Array] = {
-            (name, 0): each for name, each in self._row(0).items()
+            (name, 0): each for name, each in self._row((0,)).items()
         }
         for node in self._processes[broken].nodes:
             if any(each not in values for each in node.sources):
@@ -271,9 +314,9 @@ class Localizer:
         if healthy in self._failures or not self._processes[broken].inputs:
             return None
         first = wrong = None
-        states = self._states(healthy, 0)[0]
+        states = self._states(healthy, (0,))[0]
         for node in self._processes[healthy].nodes:
-            values = self._sources(node, healthy, 0)
+            values = self._sources(node, healthy, (0,))
             if values is None:
                 continue
             try:

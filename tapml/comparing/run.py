@@ -168,7 +168,7 @@ def _compared(
     for first, second in combinations([each.name for each in found.backends], 2):
         with phases.phase(f"{first} and {second}") as phase:
             if first in outputs and second in outputs and truth is not None:
-                verdict = judge(outputs[first], outputs[second], truth, limits, tokens)
+                verdict = judge(outputs[first], outputs[second], truth, limits, tokens, instances)
                 pair = PairResult((first, second), verdict.status, verdict.reason,
                                   metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
                 if verdict.status != "agree":

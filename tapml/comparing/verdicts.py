@@ -84,29 +84,34 @@ class OutputVerdict:
 def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Truth:
     """What a model's outputs are compared with.
 
-    Without labels, the class that most backends put first stands in for them, if the first output
-    holds probabilities.
+    Labels are about the first output of floats. Without labels, the class that most backends put
+    first stands in for them, if that output holds probabilities. Whole numbers are classes, or the
+    targets of a regression of one column that neither they nor the outputs fit as a probability.
 
     Raises
     ------
     InputError
-        If labels do not fit the model's first output.
+        If labels do not fit the output.
     """
-    first = next(iter(outputs[0].values()))
+    about = [_columns(list(each.values())[_about(each)]) for each in outputs]
+    first = about[0]
     if labels is None:
         if not _are_probabilities(first):
             return Truth("none")
-        votes = [np.argmax(_classes(next(iter(each.values()))), axis=1) for each in outputs]
-        counts = sum(metrics.one_hot(each, _classes(first).shape[1]) for each in votes)
+        votes = [np.argmax(each, axis=1) for each in about]
+        counts = sum(metrics.one_hot(each, first.shape[1]) for each in votes)
         return Truth("classification", np.argmax(counts, axis=1), from_backends=True)
     if labels.dtype.kind in "biu" and first.ndim == 2:
         if labels.ndim == 2 and labels.shape == first.shape and (labels.sum(axis=1) == 1).all():
             labels = np.argmax(labels, axis=1)
-        classes = _classes(first).shape[1]
+        classes = max(first.shape[1], 2)
         labels = labels.reshape(len(labels), -1)
         if labels.shape[1] != 1:
             raise InputError(f"expected one class per instance, found labels of {labels.shape}")
-        if labels.min() < 0 or labels.max() >= classes:
+        outside = labels.min() < 0 or labels.max() >= classes
+        if outside and first.shape[1] == 1 and not _are_within_one(first):
+            return Truth("regression", labels)
+        if outside:
             raise InputError(
                 f"the labels go from {labels.min()} to {labels.max()}; the model has {classes} "
                 f"classes, so expected 0 to {classes - 1}"
@@ -119,11 +124,27 @@ def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Tr
     return Truth("regression", labels.reshape(first.shape))
 
 
-def _classes(outputs: Array) -> Array:
-    """Confidences by class; one column is the probability of the second of two classes."""
-    if outputs.shape[1] == 1:
-        return np.concatenate([1 - outputs, outputs], axis=1)
-    return outputs
+def _about(outputs: Mapping[str, Array]) -> int:
+    """The place of the output that labels are about: a class may lie before its probabilities."""
+    kinds = [each.dtype.kind for each in outputs.values()]
+    return kinds.index("f") if "f" in kinds else 0
+
+
+def _columns(outputs: Array) -> Array:
+    """A number for each instance as one column."""
+    return outputs[:, None] if outputs.ndim == 1 else outputs
+
+
+def _classes(*sides: Array) -> list[Array]:
+    """Confidences by class; one column is the second of two classes: a probability or a logit."""
+    if sides[0].shape[1] > 1:
+        return list(sides)
+    whole = 1 if all(map(_are_within_one, sides)) else 0
+    return [np.concatenate([whole - each, each], axis=1) for each in sides]
+
+
+def _are_within_one(outputs: Array) -> bool:
+    return bool(((outputs >= 0) & (outputs <= 1)).all())
 
 
 def _are_probabilities(outputs: Array) -> bool:
@@ -139,15 +160,31 @@ def judge(
     truth: Truth,
     limits: Thresholds,
     tokens: Mapping[str, Array] | None = None,
+    instances: int | None = None,
 ) -> OutputVerdict:
-    """Compare the outputs of two backends; `tokens` are the inputs of a language model."""
+    """Compare the outputs of two backends.
+
+    Parameters
+    ----------
+    first, second
+        By name, in order.
+    truth
+        What they are compared with.
+    limits
+        When an instance triggers.
+    tokens
+        The inputs of a language model.
+    instances
+        Their number; default: the length of the first output. An output of another length, such as
+        a mean over all instances, counts for each of them.
+    """
     shapes = [[each.shape for each in side.values()] for side in (first, second)]
     if shapes[0] != shapes[1]:
         return OutputVerdict("shape", f"the outputs have the shapes {shapes[0]} and {shapes[1]}",
                              0, {})  # fmt: skip
     pairs = list(zip(first.values(), second.values(), strict=True))
-    relative = np.max([metrics.relative_deviation(*pair) for pair in pairs], axis=0)
-    count = len(relative)
+    count = len(pairs[0][0]) if instances is None else instances
+    relative = np.max([_relative(*pair, count) for pair in pairs], axis=0)
     elementwise = relative >= limits.relative
     found: dict[str, Any] = {
         "instances": count,
@@ -155,17 +192,17 @@ def judge(
         | {"counts": metrics.counts_above(relative, metrics.RELATIVE_STEPS)},
     }
     triggers, order = elementwise, [relative]
-    one, other = pairs[0]
+    one, other = map(_columns, pairs[_about(first)])
     if np.isinf(relative).any():
         worst = int(np.argmax(relative))
         return OutputVerdict("nan", f"{int(np.isinf(relative).sum())} of {count} instances have "
                              "NaN or Inf on one side only", worst, found)  # fmt: skip
     if tokens and are_logits(read_tokens(tokens)[0], one):
         triggers, order = _judge_tokens(one, other, relative, tokens, limits, found)
-    elif truth.labels is not None:
+    elif truth.labels is not None and len(truth.labels) == count:
         target = truth.labels
         if truth.task == "classification":
-            one, other = _classes(one), _classes(other)
+            one, other = _classes(one, other)
             placed = metrics.ranks(one, truth.labels), metrics.ranks(other, truth.labels)
             distance = metrics.rank_distance(*placed, top_k=limits.top_k)
             apart = relative >= TIE
@@ -200,8 +237,10 @@ def judge(
     found["share"] = float(triggers.mean())
     worst = int(np.lexsort(order[::-1])[-1])
     if not triggers.any() or triggers.mean() < limits.share:
-        return OutputVerdict("agree", f"the largest deviation is {relative.max():.1e} of the "
-                             "output's scale", worst, found)  # fmt: skip
+        reason = f"the largest deviation is {relative.max():.1e} of the output's scale"
+        if empty := _instances_with_nan(first, count):
+            reason += f"; {empty} of {count} instances have NaN on both sides"
+        return OutputVerdict("agree", reason, worst, found)
     reason = (
         f"{int(triggers.sum())} of {count} instances differ, by up to {relative.max():.2g} of the "
         "output's scale"
@@ -246,6 +285,22 @@ def _judge_tokens(
         found["parting"] = as_plain(clear)
     triggers = (relative >= limits.relative) | ((diverging | parted) & apart)
     return triggers, [np.where(apart, distances.divergence, 0.0), relative]
+
+
+def _relative(one: Array, other: Array, count: int) -> Array:
+    """The deviation of every instance."""
+    if one.shape[:1] == (count,):
+        return metrics.relative_deviation(one, other)
+    whole = metrics.relative_deviation(one.reshape(1, -1), other.reshape(1, -1))
+    return np.repeat(whole, count)
+
+
+def _instances_with_nan(outputs: Mapping[str, Array], count: int) -> int:
+    rows = [
+        np.isnan(each.reshape(count if each.shape[:1] == (count,) else 1, -1)).any(axis=1)
+        for each in outputs.values()
+    ]
+    return int(np.logical_or.reduce(np.broadcast_arrays(*rows)).sum())
 
 
 def _tier(triggers: Array, threshold: float, largest: float) -> dict[str, Any]:

@@ -48,6 +48,7 @@ def differing(given: dict[str, str]) -> list[str]:
         layers.LayerNormalization(name="layer_norm", **random),
         layers.LayerNormalization(axis=1, name="layer_norm_axis"),
         layers.Dense(5, activation="softmax", name="dense"),
+        *(layers.Dense(3, activation=each, name=each) for each in ("silu", "selu", "log_softmax")),
     ]
     model = keras.Model(image, [each(image) for each in made])
     package = find_backend(given["backend"]).package
@@ -79,4 +80,4 @@ def test_own_calls_give_what_keras_gives(name: str) -> None:
 def test_an_activation_that_is_a_layer_is_not_taken_for_none() -> None:
     layer = SimpleNamespace(activation=SimpleNamespace())
     with pytest.raises(UnsupportedOperatorError, match="SimpleNamespace"):
-        activated(layer, 1.0, {})
+        activated(layer, 1.0, object())

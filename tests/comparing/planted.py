@@ -13,7 +13,7 @@ DESCRIPTION = Description(
     packages={"onnx": "onnx"},
     variants={each: "" for each in (
         "epsilon", "crash", "hang", "error", "error-again", "nan", "noise", "shape", "killed",
-        "memory", "unsupported", "narrow",
+        "memory", "unsupported", "narrow", "rows",
     )},
 )
 """
@@ -53,6 +53,7 @@ RELUS = {
     "nan": lambda self, x: (np.where(x > 0, x, np.nan).astype(x.dtype),),
     "noise": lambda self, x: ((np.maximum(x, 0) * (1 + np.random.rand())).astype(x.dtype),),
     "narrow": lambda self, x: (np.maximum(x, 0)[..., :-2],),
+    "rows": lambda self, x: (np.concatenate([x[:1].clip(0), 2 * x[1:].clip(0)]),),
     "shape": lambda self, x: (np.concatenate([np.maximum(x, 0)] * 2),),
 }
 

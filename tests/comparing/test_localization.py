@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tapml.backends.runner import Array, Node
-from tapml.comparing.localization import EPSILON, deviations, is_beyond_rounding, minority
+from tapml.comparing.localization import (
+    EPSILON,
+    deviations,
+    is_beyond_rounding,
+    is_rounding,
+    minority,
+    unit_of,
+)
 
 CHAIN = [
     Node(name, "Dense", ((before, 0),))
@@ -60,6 +67,23 @@ def test_one_wrong_element_of_many_is_beyond_rounding() -> None:
     wrong[7] = 1.01
     assert is_beyond_rounding([right], [wrong])
     assert not is_beyond_rounding([right], [right + 1e-7])
+
+
+def test_half_precision_rounds_more_coarsely() -> None:
+    exact = np.linspace(-1, 1, 64, dtype=np.float32)
+    brain = (exact.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert unit_of([exact]) == 0 < unit_of([exact.astype(np.float16)]) < unit_of([brain])
+    assert unit_of([np.array([1, 0, 2, 1], np.float32)]) == 0
+    assert not is_beyond_rounding([exact], [brain])
+    assert is_beyond_rounding([exact], [brain * 1.1])
+    assert is_beyond_rounding([exact], [exact * np.float32(1.001)])
+    assert not is_beyond_rounding([exact.astype(np.float16)], [exact * np.float32(1.0005)])
+
+
+def test_outputs_of_layers_in_half_precision_may_be_as_far_apart_as_these_round() -> None:
+    assert is_rounding(3e-3, [0.0, 2.0**-8])
+    assert not is_rounding(0.1, [0.0, 2.0**-8])
+    assert not is_rounding(1e-3, [0.0, 0.0])
 
 
 def test_a_majority_of_equal_results_names_the_others() -> None:

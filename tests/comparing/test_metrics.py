@@ -83,3 +83,36 @@ def test_a_regression_is_judged_by_d_mad() -> None:
 def test_labels_that_do_not_fit_the_output_are_refused() -> None:
     with pytest.raises(InputError, match="do not fit the output"):
         truth_of(np.array([0.5, 0.2, 0.1]), [{"angle": np.zeros((2, 1))}])
+
+
+def test_whole_numbers_are_targets_where_one_column_holds_no_probability() -> None:
+    found = truth_of(np.array([20, 300]), [{"price": np.array([[19.0], [301.0]])}])
+    assert found.task == "regression"
+    with pytest.raises(InputError, match="the model has 2 classes"):
+        truth_of(np.array([0, 2]), [{"chance": np.array([[0.3], [0.9]])}])
+
+
+def test_one_column_of_logits_parts_two_classes_at_zero() -> None:
+    one, other = np.array([0.3, 2.0]), np.array([-0.3, 2.0])
+    truth = truth_of(np.array([1, 1]), [{"logit": one}])
+    found = judge({"logit": one}, {"logit": other}, truth, Thresholds()).metrics
+    assert found["D_CLASS"]["accuracy"][0][0] == 1 and found["D_CLASS"]["largest"] == 8
+
+
+def test_labels_are_about_the_first_output_of_floats() -> None:
+    outputs = {"label": np.array([1, 0]), "chances": np.array([[0.1, 0.9], [0.8, 0.2]])}
+    assert truth_of(None, [outputs]).labels is not None
+    assert truth_of(np.array([1, 0]), [outputs]).task == "classification"
+
+
+def test_nan_on_both_sides_is_said() -> None:
+    one = {"y": np.array([[np.nan, 1.0], [1.0, 1.0]])}
+    verdict = judge(one, one, Truth("none"), Thresholds())
+    assert verdict.status == "agree" and "1 of 2 instances have NaN" in verdict.reason
+
+
+def test_an_output_over_all_instances_counts_for_each() -> None:
+    one = {"loss": np.float32(1.0).reshape(()), "y": np.ones((3, 2))}
+    other = {"loss": np.float32(1.5).reshape(()), "y": np.ones((3, 2))}
+    verdict = judge(one, other, Truth("none"), Thresholds(), instances=3)
+    assert (verdict.status, verdict.metrics["elementwise"]["triggering"]) == ("inconsistent", 3)

@@ -121,6 +121,15 @@ def test_a_wrong_shape_is_a_result(cnn: Path) -> None:
 
 
 @pytest.mark.usefixtures("planted")
+def test_a_layer_that_is_right_about_one_instance_and_wrong_about_several_is_named(
+    cnn: Path,
+) -> None:
+    comparison = tapml.compare(cnn, [*HEALTHY, "planted:rows"], make_images(4))
+    pair = comparison.pairs[1]
+    assert (pair.status, pair.layer, pair.blamed) == ("inconsistent", "relu1", "planted:rows")
+
+
+@pytest.mark.usefixtures("planted")
 def test_a_layer_that_differs_from_run_to_run_is_not_accused(cnn: Path) -> None:
     comparison = tapml.compare(cnn, ["onnxruntime", "planted:noise"], make_images(4))
     (pair,) = comparison.pairs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import jax
@@ -13,26 +14,21 @@ from tapml.backends.keras_layers import (
     OwnCall,
     activated,
     broadcast,
+    grouped_kernel,
     kernel_of,
     normalized_axes,
+    own_calls,
     weight,
     window_of,
 )
 from tapml.backends.runner import Array
 
-_ACTIVATIONS: Final = {
-    "relu": jax.nn.relu, "tanh": jax.numpy.tanh, "sigmoid": jax.nn.sigmoid, "elu": jax.nn.elu,
-    "softmax": jax.nn.softmax, "gelu": lambda value: jax.nn.gelu(value, approximate=False),
-}  # fmt: skip
+_ACTIVATED: Final = partial(activated, library=jax.nn, gelu=partial(jax.nn.gelu, approximate=False))
 
 
 def _convolution(layer: Any, x: Array) -> Any:
     window = window_of(layer, x.shape)
-    kernel = kernel_of(layer)
-    groups = getattr(layer, "groups", 1)
-    if hasattr(layer, "depth_multiplier"):
-        groups = kernel.shape[-2]
-        kernel = kernel.reshape(*kernel.shape[:-2], 1, -1)
+    kernel, groups = grouped_kernel(layer)
     spatial = "DHW"[3 - (x.ndim - 2) :]
     names = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
     made = lax.conv_general_dilated(
@@ -40,7 +36,7 @@ def _convolution(layer: Any, x: Array) -> Any:
         rhs_dilation=window.dilation, dimension_numbers=names, feature_group_count=groups,
     )  # fmt: skip
     bias = weight(layer.bias)
-    return activated(layer, made if bias is None else made + bias, _ACTIVATIONS)
+    return _ACTIVATED(layer, made if bias is None else made + bias)
 
 
 def _pooled(layer: Any, x: Any, start: float, reduce: Callable[..., Any]) -> Any:
@@ -82,15 +78,15 @@ def _layer_normalization(layer: Any, x: Array) -> Any:
 def _dense(layer: Any, x: Array) -> Any:
     kernel, bias = kernel_of(layer), weight(layer.bias)
     made = lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
-    return activated(layer, made if bias is None else made + bias, _ACTIVATIONS)
+    return _ACTIVATED(layer, made if bias is None else made + bias)
 
 
-OWN_CALLS: Final[Mapping[str, OwnCall]] = {
-    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D"),
-                    _convolution),
-    **{f"AveragePooling{rank}D": _average for rank in (1, 2, 3)},
-    **{f"MaxPooling{rank}D": _largest for rank in (1, 2, 3)},
-    "BatchNormalization": _batch_normalization,
-    "LayerNormalization": _layer_normalization,
-    "Dense": _dense,
-}  # fmt: skip
+OWN_CALLS: Final[Mapping[str, OwnCall]] = own_calls(
+    _convolution,
+    _average,
+    _largest,
+    ("DepthwiseConv1D", "DepthwiseConv2D"),
+    BatchNormalization=_batch_normalization,
+    LayerNormalization=_layer_normalization,
+    Dense=_dense,
+)

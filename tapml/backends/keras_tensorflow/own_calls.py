@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -14,15 +15,13 @@ from tapml.backends.keras_layers import (
     broadcast,
     kernel_of,
     normalized_axes,
+    own_calls,
     weight,
     window_of,
 )
 from tapml.backends.runner import Array
 
-_ACTIVATIONS: Final = {
-    "relu": tf.nn.relu, "tanh": tf.nn.tanh, "sigmoid": tf.nn.sigmoid, "elu": tf.nn.elu,
-    "softmax": tf.nn.softmax, "gelu": tf.nn.gelu,
-}  # fmt: skip
+_ACTIVATED: Final = partial(activated, library=tf.nn)
 
 
 def _convolution(layer: Any, x: Array) -> Any:
@@ -37,7 +36,7 @@ def _convolution(layer: Any, x: Array) -> Any:
     else:
         made = tf.nn.convolution(padded, kernel, window.strides, "VALID", dilations=window.dilation)
     bias = weight(layer.bias)
-    return activated(layer, made if bias is None else tf.nn.bias_add(made, bias), _ACTIVATIONS)
+    return _ACTIVATED(layer, made if bias is None else tf.nn.bias_add(made, bias))
 
 
 def _average(layer: Any, x: Array) -> Any:
@@ -68,14 +67,15 @@ def _layer_normalization(layer: Any, x: Array) -> Any:
 def _dense(layer: Any, x: Array) -> Any:
     kernel, bias = kernel_of(layer), weight(layer.bias)
     made = tf.tensordot(x, kernel, 1)
-    return activated(layer, made if bias is None else tf.nn.bias_add(made, bias), _ACTIVATIONS)
+    return _ACTIVATED(layer, made if bias is None else tf.nn.bias_add(made, bias))
 
 
-OWN_CALLS: Final[Mapping[str, OwnCall]] = {
-    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv2D"), _convolution),
-    **{f"AveragePooling{rank}D": _average for rank in (1, 2, 3)},
-    **{f"MaxPooling{rank}D": _largest for rank in (1, 2, 3)},
-    "BatchNormalization": _batch_normalization,
-    "LayerNormalization": _layer_normalization,
-    "Dense": _dense,
-}  # fmt: skip
+OWN_CALLS: Final[Mapping[str, OwnCall]] = own_calls(
+    _convolution,
+    _average,
+    _largest,
+    ("DepthwiseConv2D",),
+    BatchNormalization=_batch_normalization,
+    LayerNormalization=_layer_normalization,
+    Dense=_dense,
+)

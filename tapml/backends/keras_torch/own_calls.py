@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,17 +14,19 @@ from tapml.backends.keras_layers import (
     OwnCall,
     Window,
     activated,
+    grouped_kernel,
     kernel_of,
     normalized_axes,
+    own_calls,
     weight,
     window_of,
 )
 from tapml.backends.runner import Array
 
-_ACTIVATIONS: Final = {
-    "relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "elu": functional.elu,
-    "softmax": lambda value: torch.softmax(value, -1), "gelu": functional.gelu,
-}  # fmt: skip
+_ACTIVATED: Final = partial(
+    activated, library=functional, softmax=partial(functional.softmax, dim=-1),
+    log_softmax=partial(functional.log_softmax, dim=-1),
+)  # fmt: skip
 _CONVOLUTIONS: Final = (functional.conv1d, functional.conv2d, functional.conv3d)
 _AVERAGES: Final = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
 _LARGEST: Final = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
@@ -48,17 +51,13 @@ def _padded(value: Any, window: Window, fill: float = 0.0) -> Any:
 
 def _convolution(layer: Any, x: Array) -> Any:
     window = window_of(layer, x.shape)
-    kernel = kernel_of(layer)
-    rank, groups = x.ndim - 2, getattr(layer, "groups", 1)
-    if hasattr(layer, "depth_multiplier"):
-        groups = kernel.shape[-2]
-        kernel = kernel.reshape(*kernel.shape[:-2], 1, -1)
-    made = _CONVOLUTIONS[rank - 1](
+    kernel, groups = grouped_kernel(layer)
+    made = _CONVOLUTIONS[x.ndim - 3](
         _padded(_channels_first(x), window),
         _tensor(np.moveaxis(kernel, (-1, -2), (0, 1))),
         _tensor(weight(layer.bias)), window.strides, 0, window.dilation, groups,
     )  # fmt: skip
-    return activated(layer, _channels_last(made), _ACTIVATIONS)
+    return _ACTIVATED(layer, _channels_last(made))
 
 
 def _average(layer: Any, x: Array) -> Any:
@@ -109,16 +108,16 @@ def _rms_normalization(layer: Any, x: Array) -> Any:
 def _dense(layer: Any, x: Array) -> Any:
     kernel = kernel_of(layer)
     made = functional.linear(_tensor(x), _tensor(kernel.T), _tensor(weight(layer.bias)))
-    return activated(layer, made, _ACTIVATIONS)
+    return _ACTIVATED(layer, made)
 
 
-OWN_CALLS: Final[Mapping[str, OwnCall]] = {
-    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D"),
-                    _convolution),
-    **{f"AveragePooling{rank}D": _average for rank in (1, 2, 3)},
-    **{f"MaxPooling{rank}D": _largest for rank in (1, 2, 3)},
-    "BatchNormalization": _batch_normalization,
-    "LayerNormalization": _layer_normalization,
-    "RMSNormalization": _rms_normalization,
-    "Dense": _dense,
-}  # fmt: skip
+OWN_CALLS: Final[Mapping[str, OwnCall]] = own_calls(
+    _convolution,
+    _average,
+    _largest,
+    ("DepthwiseConv1D", "DepthwiseConv2D"),
+    BatchNormalization=_batch_normalization,
+    LayerNormalization=_layer_normalization,
+    RMSNormalization=_rms_normalization,
+    Dense=_dense,
+)

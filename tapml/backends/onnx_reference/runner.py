@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tapml.backends.onnx_graph import OnnxGraph
 from tapml.backends.parts import filled, in_steps
-from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.runner import Array, Input, Node, is_tensor, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class _Reference:
         given = filled(inputs, self._graph.step)
         values = _supported(lambda: self._evaluator.run(None, given, intermediate=True))
         return self._graph.by_node(
-            {name: to_plain(value) for name, value in values.items() if _is_tensor(value)}
+            {name: to_plain(value) for name, value in values.items() if is_tensor(value)}
         )
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
@@ -54,10 +54,6 @@ class _Reference:
         model, given = self._graph.alone(node, inputs)
         outputs = _supported(lambda: ReferenceEvaluator(model).run(None, given))
         return [to_plain(each) for each in outputs]
-
-
-def _is_tensor(value: object) -> bool:
-    return getattr(getattr(value, "dtype", None), "kind", "O") in "biufc"
 
 
 def _supported(run: Callable[[], T]) -> T:

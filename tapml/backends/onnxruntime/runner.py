@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
 from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
-from tapml.backends.runner import Array, Input, Node, Runner, to_plain
+from tapml.backends.runner import Array, Input, Node, Runner, is_tensor, to_plain
 from tapml_targets.errors import UnsupportedOperatorError
 
 _LEVELS: Final = {
@@ -43,7 +43,15 @@ class _OnnxRuntime:
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
         session = _open(self._graph.with_all_outputs().SerializeToString(), self._level)
-        return self._graph.by_node(self._run(session, filled(inputs, self._graph.step)))
+        names = [each.name for each in session.get_outputs()]
+        values = session.run(None, filled(inputs, self._graph.step))
+        return self._graph.by_node(
+            {
+                name: to_plain(each)
+                for name, each in zip(names, values, strict=True)
+                if is_tensor(each)
+            }
+        )
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         model, given = self._graph.alone(node, inputs)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
@@ -47,10 +48,15 @@ def _prepare(graph: Graph, part: Any, inputs: Mapping[str, Array]) -> Prepared:
 
     def run(given: Mapping[str, Array]) -> list[Array]:
         results = machine["main"](*(tvm.runtime.tensor(given[name]) for name in names))
-        several = results if not hasattr(results, "numpy") else [results]
-        return [each.numpy() for each in several]
+        one = hasattr(results, "numpy") or isinstance(results, tvm.runtime.ShapeTuple)
+        return [_array(each) for each in ([results] if one else results)]
 
     return run
+
+
+def _array(result: Any) -> Array:
+    """A tensor, or a shape, which is a list of numbers."""
+    return result.numpy() if hasattr(result, "numpy") else np.asarray(list(result), np.int64)
 
 
 def _versions() -> dict[str, str]:
