@@ -164,7 +164,9 @@ def _used(place: int, process: list[Record], memory: Memory) -> Iterator[Example
         elif record.parent < 0 and record.name == ZERO_GRAD:
             made: int | None = memory.pop(place, None)
             if record.fields.get("gradients") == "nonzero":
-                found = "" if made is None else f"those of step {made} were cleared unused"
+                found = (
+                    f"gradients made in step {made} were cleared before an optimizer step used them"
+                )
                 yield Example(made is None, (record,), ZERO_GRAD, found)
 
 
