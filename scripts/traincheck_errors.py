@@ -1,10 +1,11 @@
-"""Runs TrainCheck 0.2.0 on the re-created errors of one process and on their twins.
+"""Runs TrainCheck 0.2.0 on the re-created errors and on their twins.
 
 TRAINCHECK_PYTHON=tc/bin/python python3 scripts/traincheck_errors.py
 
 The interpreter is that of scripts/bench_traincheck.py. TrainCheck rewrites one file, so each case
-becomes a script of its own. It learns from a right run with seed 1, and checks the twin and the
-error with seed 3. A case takes about a minute of the processor. Results are kept as they come, in
+becomes a script of its own; ranks are started by a shell script, which TrainCheck rewrites too. It
+learns from a right run with seed 1, and checks the twin and the error with seed 3. A case takes
+about a minute of the processor. Results are kept as they come, in
 scripts/training_errors/traincheck.jsonl, and a second start goes on behind them.
 scripts/invariants_peers.py --write puts them into its table.
 """
@@ -15,6 +16,7 @@ import argparse
 import ast
 import json
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -24,11 +26,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts.bench_traincheck import cpu_seconds  # noqa: E402
-from scripts.training_errors import one_process  # noqa: E402
+from scripts.training_errors import one_process, ranks  # noqa: E402
 from scripts.training_errors.case import CASES, RIGHT_SEEDS, TWIN_SEED, Case  # noqa: E402
 
 RESULTS: Final = ROOT / "scripts" / "training_errors" / "traincheck.jsonl"
-# Those of small models first: they take least.
+# Those of small models first, and of ranks last: they take least and most.
 ORDER: Final = ("B5", "B11", "B12", "B7", "B19", "B13", "DS-6772", "B15", "AC-2665", "B4", "B20")
 
 
@@ -67,13 +69,27 @@ class _Alone(ast.NodeTransformer):
 
 
 def script_of(case: Case, seed: int, *, buggy: bool) -> str:
-    """A case as a script of its own."""
-    source = Path(str(one_process.__file__)).read_text("utf-8")
-    alone = _Alone(case.run.__name__).visit(ast.parse(source))
-    text = ast.unparse(ast.fix_missing_locations(alone))
-    return (
-        f"{text}\ndef set_meta(**values):\n    pass\n"
-        f"torch.set_num_threads(1)\n{case.run.__name__}({seed}, {buggy})\n"
+    """A case as a script of its own; that of ranks finds its rank in the environment."""
+    parts = []
+    for module in (one_process,) if case.ranks == 1 else (one_process, ranks):
+        source = Path(str(module.__file__)).read_text("utf-8")
+        alone = _Alone(case.run.__name__).visit(ast.parse(source))
+        parts.append(ast.unparse(ast.fix_missing_locations(alone)))
+    parts += ["def set_meta(**values):\n    pass", "torch.set_num_threads(1)"]
+    if case.ranks > 1:
+        parts.append("dist.init_process_group('gloo')")
+    return "\n".join([*parts, f"{case.run.__name__}({seed}, {buggy})", ""])
+
+
+def _launcher(script: Path, ranks: int) -> str:
+    """A shell script that starts all ranks; the first one's exit code is its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    job = f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE={ranks}"
+    others = [f"RANK={rank} python {script.name} &" for rank in range(1, ranks)]
+    return "\n".join(
+        [job, *others, f"RANK=0 python {script.name}", "code=$?; wait; exit $code", ""]
     )
 
 
@@ -88,10 +104,15 @@ def study(case: Case, tools: Path, folder: Path) -> dict[str, Any]:
     ):
         script, traces[name] = folder / f"{name}.py", folder / name
         script.write_text(script_of(case, seed, buggy=buggy), encoding="utf-8")
+        launcher: tuple[str | Path, ...] = ()
+        if case.ranks > 1:
+            launcher = "-s", script.with_suffix(".sh")
+            launcher[1].write_text(_launcher(script, case.ranks), encoding="utf-8")
         seconds += cpu_seconds(
             *(tools / "traincheck-collect", "-p", script, "--models-to-track", "model"),
-            *("--output-dir", traces[name]),
+            *(*launcher, "--output-dir", traces[name]),
             folder=folder,
+            may_fail=buggy and case.aborts,
         )
     learned = folder / "invariants.json"
     seconds += cpu_seconds(
@@ -133,8 +154,7 @@ def main() -> int:
     known = results.read_text("utf-8").splitlines() if results.exists() else []
     done = {json.loads(line)["id"] for line in known}
     spent = 0.0
-    single = [name for name, case in CASES.items() if case.ranks == 1]
-    for name in [*ORDER, *(each for each in single if each not in ORDER)]:
+    for name in [*ORDER, *(each for each in CASES if each not in ORDER)]:
         if name in done or spent > arguments.cpu_seconds:
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -7,6 +7,7 @@ import json
 import shlex
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,6 +71,7 @@ exit codes: 0 nothing is violated; 1 violations; 2 usage, input, or the command 
 """
 _FINDINGS_SHOWN: Final = 5
 _LETTERS_OF_AN_ID: Final = 8
+_LEAST_OF_AN_ID: Final = 4
 
 
 def add_parser(subparsers: Any) -> None:
@@ -116,9 +118,7 @@ def _add_infer(actions: Any) -> None:
         epilog=_INFER_EPILOG,
     )
     parser.add_argument("traces", type=Path, nargs="+", metavar="TRACE", help="recorded runs")
-    parser.add_argument(
-        "--output", "-o", type=Path, required=True, metavar="FILE", help="the set's file"
-    )
+    _add_output(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_infer)
 
@@ -155,11 +155,15 @@ def _add_merge(actions: Any) -> None:
         epilog=_MERGE_EPILOG,
     )
     parser.add_argument("sets", type=Path, nargs="+", metavar="SET", help="sets of invariants")
-    parser.add_argument(
-        "--output", "-o", type=Path, required=True, metavar="FILE", help="the new set's file"
-    )
+    _add_output(parser)
     _add_choice(parser)
     parser.set_defaults(run=_merge)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output", "-o", type=Path, required=True, metavar="FILE", help="the set's file"
+    )
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -167,9 +171,18 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
     _add_choice(parser)
 
 
+def _begin_of_an_id(text: str) -> str:
+    if len(text) < _LEAST_OF_AN_ID:
+        raise argparse.ArgumentTypeError(
+            f"expected at least the first {_LEAST_OF_AN_ID} letters of an id, got {text!r}"
+        )
+    return text
+
+
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suppress",
+        type=_begin_of_an_id,
         action="append",
         default=[],
         metavar="ID",
@@ -190,9 +203,25 @@ def _add_command(parser: argparse.ArgumentParser, name: str, meaning: str) -> No
     parser.add_argument("words", nargs="+", metavar=name, help=meaning)
 
 
+def _import_pyarrow() -> None:
+    """Import it without NumPy: no trace needs that, and it takes longer than pyarrow itself."""
+    if "numpy" in sys.modules or "pyarrow" in sys.modules:
+        return
+    # The import system takes None for a package that is not installed.
+    sys.modules["numpy"] = None  # type: ignore[assignment]
+    try:
+        import_module("pyarrow")
+    finally:
+        del sys.modules["numpy"]
+
+
 def _collect(arguments: argparse.Namespace) -> int:
     """Record a run; 2 if it failed or did not train."""
-    collected = _recorded(arguments.words, arguments.trace, eager=arguments.eager)
+    _import_pyarrow()
+    from tapml.invariants.launch import collect
+
+    collected = collect(arguments.words, arguments.trace, eager=arguments.eager)
+    _tell_end(arguments.words, collected)
     trace = collected.trace
     if trace is not None:
         for note in trace.notes:
@@ -206,20 +235,12 @@ def _collect(arguments: argparse.Namespace) -> int:
     return EXIT_USAGE if collected.exit_code or trace is None else 0
 
 
-def _recorded(command: list[str], folder: Path, *, eager: bool) -> Collected:
-    from tapml.invariants.launch import collect
-
-    collected = collect(command, folder, eager=eager)
-    _tell_end(command, collected.exit_code, trained=collected.trace is not None)
-    return collected
-
-
-def _tell_end(command: list[str], exit_code: int, *, trained: bool) -> None:
+def _tell_end(command: list[str], collected: Collected) -> None:
     """Say that a command failed or made no training step."""
-    shown = shlex.join(command)
-    if exit_code:
-        print(f"tapml: the command ended with exit code {exit_code}: {shown}", file=sys.stderr)
-    elif not trained:
+    shown, code = shlex.join(command), collected.exit_code
+    if code:
+        print(f"tapml: the command ended with exit code {code}: {shown}", file=sys.stderr)
+    elif collected.trace is None:
         print(
             f"tapml: {shown} made no training step: expected a model's forward call and "
             "optimizer.step() in a Python process with PyTorch",
@@ -229,6 +250,7 @@ def _tell_end(command: list[str], exit_code: int, *, trained: bool) -> None:
 
 def _infer(arguments: argparse.Namespace) -> int:
     """Learn a set."""
+    _import_pyarrow()
     from tapml.invariants.inference import infer, run_of
     from tapml.invariants.invariant import write_set
     from tapml.invariants.trace import read_trace
@@ -280,9 +302,6 @@ def _read(arguments: argparse.Namespace) -> InvariantSet:
 
 def _chosen(arguments: argparse.Namespace, found: InvariantSet) -> InvariantSet:
     """A set without what is suppressed, and of it what is selected."""
-    shortest = min(map(len, arguments.suppress), default=4)
-    if shortest < 4:
-        raise InputError("--suppress takes at least the first 4 letters of an id")
     found = found.without(arguments.suppress)
     return found if arguments.select is None else found.selected(arguments.select)
 
@@ -291,6 +310,7 @@ def _check(arguments: argparse.Namespace) -> int:
     """Test a run; 1 if it violates an invariant."""
     from tapml.durable.files import write_text
 
+    _import_pyarrow()
     words: list[str] = arguments.words
     # A single word that is no program is the folder of a trace.
     stored = len(words) == 1 and (Path(words[0]).is_dir() or shutil.which(words[0]) is None)
@@ -306,7 +326,7 @@ def _check(arguments: argparse.Namespace) -> int:
     else:
         from tapml.invariants.online import check_command
 
-        checked = check_command(
+        collected, checked = check_command(
             words,
             found,
             eager=arguments.eager,
@@ -314,12 +334,12 @@ def _check(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             tell=lambda line: print(f"tapml: {line}", file=sys.stderr, flush=True),
         )
-        if not checked.stopped:
-            _tell_end(words, checked.exit_code, trained=checked.report is not None)
-            failed = checked.exit_code != 0
-        if checked.report is None:
+        if not collected.stopped:
+            _tell_end(words, collected)
+            failed = collected.exit_code != 0
+        if checked is None:
             return EXIT_USAGE
-        report = checked.report
+        report = checked
     if arguments.report is not None:
         from tapml.invariants.page import render
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from tapml.durable.strict_json import to_strict
 from tapml.invariants.invariant import Invariant, InvariantSet
 from tapml.invariants.precondition import ALWAYS, applies, text_of
-from tapml.invariants.record import BEFORE_TRAINING, Record, Window, windows_of
+from tapml.invariants.record import BEFORE_TRAINING, FORWARD, Record, Window, windows_of
 from tapml.invariants.relation import Memory, Relation, relations, short_name
 from tapml.invariants.trace import Trace
 from tapml.runs.wording import counted
+from tapml_targets.errors import InputError
 
 FORMAT: Final = "tapml-invariants-check/1"
 OnViolation: TypeAlias = Literal["report", "warn", "stop"]
@@ -23,6 +24,15 @@ OnViolation: TypeAlias = Literal["report", "warn", "stop"]
 _SUBJECTS: Final = 8
 _VALUES: Final = 12
 _APIS: Final = 3
+_LEAST_STEPS: Final = 3
+_LEAST_MODULES: Final = 2
+
+
+def check_on_violation(kind: str) -> None:
+    """Raise InputError for anything that is no :data:`OnViolation`."""
+    if kind not in get_args(OnViolation):
+        known = ", ".join(get_args(OnViolation))
+        raise InputError(f"on_violation is {kind!r}; expected one of {known}")
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -110,7 +120,7 @@ class Checker:
         self._last: list[_Examined] = []
         self._special: list[_Examined] = []
         self._again = 0
-        self._called: set[str] = set()
+        self._called: dict[str, Record] = {}
 
     @property
     def applied(self) -> Counter[str]:
@@ -125,10 +135,30 @@ class Checker:
     def check(self, window: Window) -> list[Finding]:
         """Test a window; returns the findings that are new in it."""
         counted = self.applied
-        self._called |= window.by_name.keys()
+        for name, records in window.by_name.items():
+            self._called.setdefault(name, records[0])
         self._last = [(test, *self._examine(test, window)) for test in self._tests]
         self._special = [each for each in self._last if each[2] or each[0].relation.batches]
-        return [new for found in self._last for new in self._count(counted, *found)]
+        new = [each for found in self._last for each in self._count(counted, *found)]
+        if window.last and window.step >= _LEAST_STEPS:
+            new += [each for found in self._missing() for each in self._count(counted, *found)]
+        return new
+
+    def _missing(self) -> Iterator[_Examined]:
+        """In a run of the program that was learned from: calls that it should make and does not."""
+        calls = {
+            name for test in self._tests for name in test.relation.calls(test.invariant.params)
+        }
+        # It has all modules that the rules are about; one alone may be anybody's.
+        modules = {name for name in calls if name.endswith(".forward") and name != FORWARD}
+        if len(modules) < _LEAST_MODULES or not modules <= self._called.keys():
+            return
+        for test in self._tests:
+            if not self._applied[test.id] and test.invariant.runs == len(self.set.runs):
+                missing = test.relation.missing(test.invariant.params, self._called)
+                if missing is not None:
+                    call, found = missing
+                    yield test, 1, [_violation(self._called[call], call, found)]
 
     def repeat(self, batches: Window) -> list[Finding]:
         """A step like the last two: what was found in it holds again, but for its batches."""
@@ -153,7 +183,7 @@ class Checker:
         wanted = {
             name for test in self._tests for name in test.relation.calls(test.invariant.params)
         }
-        return tuple(sorted(wanted - self._called))
+        return tuple(sorted(wanted - self._called.keys()))
 
     def _examine(self, test: _Test, window: Window) -> tuple[int, list[Violation]]:
         """How often a rule applies in a window, and where it does not hold."""

@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import torch
@@ -252,6 +252,8 @@ class Instruments:
             self._mode.optimizer_ends()
         name = module_name(module)
         needs, outer = self._needs, bool(self._modules)
+        if outer:
+            self.variables.add_part(module)
         if outer and needs is not None and name not in needs.whole:
             recorder.touch(name)
             self._modules.append((module, recorder.enter_blind(name)))
@@ -464,11 +466,14 @@ class Instruments:
     ) -> Any:
         loader = args[0]
         self._follow_mode()
-        workers = int(getattr(loader, "_num_workers", 0))
+        fields: dict[str, Value] = {"workers": int(getattr(loader, "_num_workers", 0))}
+        fields["place"] = int(getattr(loader, "_num_yielded", 0))
+        with suppress(TypeError):
+            fields["batches"] = len(loader)
         return self._call(
             BATCH,
             lambda: original(*args, **kwargs),
-            {"workers": workers, "place": int(getattr(loader, "_num_yielded", 0))},
+            fields,
             # A data set may call functions for every element.
             inside=False,
             digest=digest_of_all if self._needs is None or self._needs.batches else None,

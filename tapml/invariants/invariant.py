@@ -83,10 +83,18 @@ class InvariantSet(msgspec.Struct, frozen=True):
     invariants: list[Invariant]
 
     def without(self, ids: Collection[str]) -> InvariantSet:
-        """The set without suppressed invariants; ids may be cut after 4 letters."""
-        prefixes = tuple(ids)
-        kept = [each for each in self.invariants if not each.id.startswith(prefixes)]
-        return msgspec.structs.replace(self, invariants=kept if prefixes else self.invariants)
+        """The set without suppressed invariants, whose ids may be cut.
+
+        Raises InputError if an id is that of no invariant.
+        """
+        for prefix in ids:
+            if not any(each.id.startswith(prefix) for each in self.invariants):
+                raise InputError(
+                    f"no invariant has an id that begins with {prefix!r}; `tapml invariants show` "
+                    "prints the ids of a set"
+                )
+        kept = [each for each in self.invariants if not each.id.startswith(tuple(ids))]
+        return msgspec.structs.replace(self, invariants=kept)
 
     def selected(self, count: int) -> InvariantSet:
         """The first `count` invariants, of all relations in turn."""

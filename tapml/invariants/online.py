@@ -11,7 +11,7 @@ import shlex
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,29 +29,10 @@ from tapml.invariants.checking import (
 )
 from tapml.invariants.following import follow
 from tapml.invariants.invariant import InvariantSet
-from tapml.invariants.launch import collect
+from tapml.invariants.launch import Collected, collect
 from tapml.invariants.live_page import live_page
 from tapml.invariants.needs import needs_of
 from tapml.runs.wording import counted
-
-
-@dataclass(frozen=True)
-class CheckedCommand:
-    """A command that was checked.
-
-    Attributes
-    ----------
-    report
-        What was found; None if it made no training step.
-    exit_code
-        The command's.
-    stopped
-        Whether a violation ended it.
-    """
-
-    report: CheckReport | None
-    exit_code: int
-    stopped: bool
 
 
 def check_command(
@@ -62,7 +43,7 @@ def check_command(
     on_violation: OnViolation = "warn",
     port: int | None = None,
     tell: Callable[[str], None] = print,
-) -> CheckedCommand:
+) -> tuple[Collected, CheckReport | None]:
     """Run a command and test what it trains, step by step.
 
     Parameters
@@ -80,6 +61,12 @@ def check_command(
         Serve a page of what is found on this machine while the command runs; 0 takes a free port.
     tell
         Takes lines of text while the command runs.
+
+    Returns
+    -------
+    collected, report
+        How the command ended, and what was found: None if it made no training step. A violation
+        ended it if it was stopped.
 
     Raises
     ------
@@ -124,4 +111,4 @@ def check_command(
         first = step_text(min(cause.first_step for cause in found.causes))
         note = f"the command was ended by a violation in {first}; what came later is not checked"
         found = replace(found, notes=(note,))
-    return CheckedCommand(found, collected.exit_code, collected.stopped)
+    return collected, found

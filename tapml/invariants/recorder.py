@@ -122,8 +122,9 @@ class Recorder:
 
     def open_calls(self) -> list[OpenCall]:
         """The open calls of this thread from the outermost."""
-        stack: list[OpenCall] | None = getattr(self._local, "stack", None)
-        if stack is None:
+        try:
+            stack: list[OpenCall] = self._local.stack
+        except AttributeError:
             stack = self._local.stack = []
         return stack
 
@@ -136,7 +137,7 @@ class Recorder:
         """Record the entry of a call and return its id."""
         stack = self.open_calls()
         number = self._next
-        self._next += 1
+        self._next = number + 1
         parent = stack[-1].number if stack else -1
         self._add(CALL, name, number, parent, None, digest, fields)
         stack.append(OpenCall(number, name))

@@ -56,7 +56,9 @@ def recorded() -> Iterator[Recording]:
 
 
 @contextmanager
-def recorded_to(folder: Path, *parts: torch.nn.Module | torch.optim.Optimizer) -> Iterator[None]:
+def recorded_to(
+    folder: Path, *parts: torch.nn.Module | torch.optim.Optimizer
+) -> Iterator[Recorder]:
     """Write what is trained inside the block to a trace folder, as one rank of several may.
 
     Parameters
@@ -78,7 +80,7 @@ def recorded_to(folder: Path, *parts: torch.nn.Module | torch.optim.Optimizer) -
         instruments = Instruments(recorder)
         instruments.variables.add(*parts)
         with instruments.installed():
-            yield
+            yield recorder
     except BaseException as error:
         failure = type(error).__name__
         raise

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tapml.invariants.record import BATCH, CALL, STATE, Assembler, Fields, Record, Row, Window
 
 _Made = tuple[Row, int, int, str, Fields]
+_Wanted = tuple[str, str, Fields, Fields, str]
 
 
 class Repeating:
@@ -28,6 +29,8 @@ class Repeating:
     def __init__(self) -> None:
         self.times = 0
         self._rows: list[Row] = []
+        # Kind, name, context, fields and digest of each: all that is compared.
+        self._wanted: list[_Wanted] = []
         self._same: list[int] = []
         self._now: list[Row] = []
         self._made: list[_Made] = []
@@ -46,18 +49,19 @@ class Repeating:
         """Whether what is recorded now is what came at this place in the step before."""
         if not self._follows:
             return False
-        place = len(self._made)
-        if place < len(self._rows):
-            row = self._rows[place]
+        made = self._made
+        place = len(made)
+        if place < len(self._wanted):
+            its_kind, its_name, its_context, its_fields, its_digest = self._wanted[place]
             if (
-                row.kind == kind
-                and row.name == name
-                and (row.context is context or row.context == context)
+                its_kind == kind
+                and its_name == name
+                and (its_context is context or its_context == context)
                 # The place of a batch in its epoch is no two times the same.
-                and (row.fields is fields or row.fields == fields or (name == BATCH == row.name))
-                and (kind == STATE or name == BATCH or row.digest == digest)
+                and (its_fields is fields or its_fields == fields or name == BATCH)
+                and (its_digest == digest or kind == STATE or name == BATCH)
             ):
-                self._made.append((row, number, parent, digest, fields))
+                made.append((self._rows[place], number, parent, digest, fields))
                 return True
         return False
 
@@ -94,6 +98,7 @@ class Repeating:
         else:
             self.times = 0
             self._rows = self._now
+            self._wanted = [(r.kind, r.name, r.context, r.fields, r.digest) for r in self._now]
             self._same = _pattern([row.digest for row in self._now if row.kind == STATE])
         self._now, self._made, self._follows = [], [], True
 

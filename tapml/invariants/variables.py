@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import is_
@@ -74,6 +75,7 @@ class Variables:
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
+        self._parts: set[int] = set()
         self._numbers = WeakIdKeyDictionary()
         self._numbered = 0
 
@@ -95,6 +97,19 @@ class Variables:
         self._models = [weakref.ref(each) for each in known if id(each) not in parts]
         self._models.append(weakref.ref(model))
         self._walked = None
+
+    def add_part(self, part: torch.nn.Module) -> None:
+        """A module ran inside another one.
+
+        If it trains parameters and no model has it, as when a script keeps layers in a plain list,
+        it is a model of its own.
+        """
+        if id(part) in self._parts:
+            return
+        trains = any(each.requires_grad for each in part._parameters.values() if each is not None)
+        if trains and torch.is_grad_enabled():
+            self.add_model(part)
+        self._parts.add(id(part))
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The script made an optimizer."""
@@ -136,8 +151,13 @@ class Variables:
             for parameter in group["params"]
         }
         seen = set()
+        classes: Counter[str] = Counter()
         for place, model in enumerate(self.models()):
-            prefix = f"{type(model).__name__}." if place else ""
+            kind = type(model).__name__
+            prefix = ""
+            if place:
+                classes[kind] += 1
+                prefix = f"{kind}." if classes[kind] == 1 else f"{kind}-{classes[kind]}."
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 seen.add(id(parameter))
                 shown = prefix + name.removeprefix("module.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import torch
 
@@ -18,15 +19,18 @@ from tapml.invariants.checking import (
     CheckReport,
     Finding,
     OnViolation,
+    check_on_violation,
     report_of,
     said,
 )
 from tapml.invariants.instrument import Instruments
-from tapml.invariants.invariant import InvariantSet, read_set
+from tapml.invariants.invariant import FORMAT, InvariantSet, read_set
 from tapml.invariants.needs import RANKS, needs_of
 from tapml.invariants.record import Assembler, Row, Window
 from tapml.invariants.recorder import Recorder
+from tapml.invariants.recording import recorded_to
 from tapml.invariants.repeating import Repeating
+from tapml.invariants.trace import hold_new
 from tapml_targets.errors import InputError, MismatchError
 
 # Rules over several ranks need all traces; one process sees its own alone.
@@ -115,14 +119,16 @@ class Watch:
 @contextmanager
 def watch(
     *parts: torch.nn.Module | torch.optim.Optimizer,
-    invariants: InvariantSet | str | Path,
+    invariants: InvariantSet | str | Path | None = None,
+    trace: str | Path | None = None,
     on_violation: OnViolation = "warn",
     port: int | None = None,
 ) -> Iterator[Watch]:
     """Check a training run against invariants inside the block, after every optimizer step.
 
-    It hooks into PyTorch's modules and optimizers, reads parameters and gradients, and changes no
-    number of the run. Functions are observed only if an invariant is about one.
+    Or record it, to learn from. It hooks into PyTorch's modules and optimizers, reads parameters
+    and gradients, and changes no number of the run. Functions are observed only if an invariant is
+    about one.
 
     Parameters
     ----------
@@ -130,6 +136,8 @@ def watch(
         The model and the optimizer, if they exist already. What the block makes or runs is found.
     invariants
         A set, or its file, as written by ``tapml invariants infer``.
+    trace
+        Record everything to this folder instead, for ``tapml invariants infer``.
     on_violation
         ``report``: keep it for :meth:`Watch.report`. ``warn``: an :class:`InvariantWarning` when an
         invariant is first violated. ``stop``: raise :class:`InvariantViolated` out of
@@ -146,14 +154,21 @@ def watch(
     Raises
     ------
     InputError
-        If an argument is wrong, the set cannot be read, or the port is taken.
+        If an argument is wrong, both or neither of `invariants` and `trace` are given, the set
+        cannot be read, the folder holds an earlier run, or the port is taken.
     InvariantViolated
         If an invariant is violated and `on_violation` is ``stop``.
     """
-    if on_violation not in get_args(OnViolation):
-        raise InputError(
-            f"on_violation is {on_violation!r}; expected one of {', '.join(get_args(OnViolation))}"
-        )
+    check_on_violation(on_violation)
+    if trace is not None and invariants is None:
+        folder = Path(trace)
+        hold_new(folder, _rank())
+        nothing = Checker(InvariantSet(FORMAT, [], []))
+        with recorded_to(folder, *parts) as recorder:
+            yield Watch(nothing, on_violation, _recorder=recorder)
+        return
+    if trace is not None or invariants is None:
+        raise InputError("give either invariants, to watch the run, or trace, to record it")
     found = invariants if isinstance(invariants, InvariantSet) else read_set(Path(invariants))
     # One process has no other rank to compare with.
     single = [
@@ -174,3 +189,9 @@ def watch(
         stack.enter_context(instruments.installed())
         yield watched
     watched.end()
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", "0"))

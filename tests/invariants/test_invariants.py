@@ -143,6 +143,9 @@ def test_the_commands_learn_check_and_draw(
     assert main(["invariants", "show", learned, "--select", "5"]) == 0
     assert capsys.readouterr().out.count("\n") == 1 + 1 + 5
     assert main(["invariants", "check", learned, str(tmp_path / "nothing")]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["invariants", "show", learned, "--suppress", "abc"])
+    assert main(["invariants", "show", learned, "--suppress", "no-such-id"]) == 2
 
 
 def test_sets_become_one_file(

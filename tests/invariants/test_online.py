@@ -82,9 +82,8 @@ def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> N
 
     # The script sleeps behind its last step.
     command = [sys.executable, str(SCRIPT), "1", "replaced", "waits"]
-    checked = check_command(command, learned, on_violation="stop", port=0, tell=tell)
-    assert checked.stopped
-    report = checked.report
+    collected, report = check_command(command, learned, on_violation="stop", port=0, tell=tell)
+    assert collected.stopped
     assert report is not None
     (note,) = report.notes
     assert "ended by a violation in step 0" in note

@@ -148,6 +148,128 @@ def test_gradients_that_add_up_on_purpose_and_schedules_of_epochs_violate_nothin
     }
 
 
+def cleared(*, between: bool) -> Callable[[], None]:
+    """Two backward calls a step, and gradients that are cleared before both, or before the step."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(4):
+            for part in range(2):
+                if between or not part:
+                    optimizer.zero_grad()
+                model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    return loop
+
+
+def test_gradients_that_are_cleared_before_a_step_uses_them_are_found() -> None:
+    learned = infer([run(cleared(between=False))])
+    assert violated(learned, run(cleared(between=False))) == set()
+    assert violated(learned, run(cleared(between=True))) == {
+        "An optimizer step uses the gradients of a backward call before they are cleared."
+    }
+
+
+class Listed(nn.Module):
+    """Layers that it knows, or, by an error, keeps in a plain list."""
+
+    def __init__(self, *, plain: bool) -> None:
+        super().__init__()
+        layers = [nn.Linear(4, 4) for _ in range(2)]
+        self.layers = layers if plain else nn.ModuleList(layers)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One number a row."""
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        found: torch.Tensor = self.head(x)
+        return found
+
+
+def test_layers_that_the_model_does_not_know_are_found() -> None:
+    def train(*, plain: bool = False) -> None:
+        model = Listed(plain=plain)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    learned = infer([run(train)])
+    assert violated(learned, run(train)) == set()
+    checker = Checker(learned)
+    for window in run(lambda: train(plain=True)).windows:
+        checker.check(window)
+    found = {each.invariant.relation: each for each in checker.findings.values()}
+    assert set(found["OptimizerParameters"].subjects) == {
+        f"{layer}.{name}" for layer in ("Linear", "Linear-2") for name in ("weight", "bias")
+    }
+
+
+def test_training_that_goes_on_in_evaluation_mode_is_found() -> None:
+    def train(*, forgets: bool = False) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+        teacher = nn.Linear(4, 1).eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for step in range(5):
+            optimizer.zero_grad()
+            x = torch.randn(8, 4)
+            (model(x) - teacher(x).detach()).square().mean().backward()
+            optimizer.step()
+            if step == 2:
+                model.eval()
+                with torch.no_grad():
+                    model(x)
+                model.train(not forgets)
+
+    learned = infer([run(train)])
+    assert violated(learned, run(train)) == set()
+    checker = Checker(learned)
+    for window in run(lambda: train(forgets=True)).windows:
+        checker.check(window)
+    (found,) = [
+        each for each in checker.findings.values() if each.invariant.relation == "TrainingMode"
+    ]
+    assert (found.first.step, found.first.found) == (3, "Sequential ran in evaluation mode")
+
+
+def clipped(*, clips: bool = True, schedules: int = 1, other: bool = False) -> Callable[[], None]:
+    """A loop that clips gradients, and whose schedule moves every so many steps."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1) if other else Holder(nn.Tanh())
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            if clips:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if step % schedules == schedules - 1:
+                schedule.step()
+
+    return loop
+
+
+def test_calls_that_a_program_leaves_out_altogether_are_found() -> None:
+    learned = infer([run(clipped())])
+    assert violated(learned, run(clipped())) == set()
+    without = violated(learned, run(clipped(clips=False)))
+    assert len(without) == 1
+    assert "clip_grad_norm_" in without.pop()
+    rarely = violated(learned, run(clipped(schedules=3)))
+    assert rarely
+    assert all("LRScheduler.step" in each for each in rarely)
+    # Another program may do without.
+    assert violated(learned, run(clipped(clips=False, schedules=3, other=True))) == set()
+
+
 class Holder(nn.Module):
     """Calls the part that it was given, or forgets it."""
 
@@ -177,6 +299,65 @@ def test_a_module_calls_the_parts_that_it_was_given() -> None:
     assert violated(learned, run(train(nn.Tanh()))) == set()
     found = violated(learned, run(train(nn.LayerNorm(4), forgets=True)))
     assert "Holder.forward calls LayerNorm.forward." in found
+
+
+class Gate(nn.Module):
+    """One factor for each feature, or, by an error, one for each row."""
+
+    def forward(self, x: torch.Tensor, *, reduces: bool) -> torch.Tensor:
+        """As `x`."""
+        return torch.sigmoid(x).mean(1, keepdim=True) if reduces else torch.sigmoid(x)
+
+
+class Pad(nn.Module):
+    """Rows of at least a length."""
+
+    def forward(self, x: torch.Tensor, min_length: int, *, lacks: int) -> torch.Tensor:
+        """As `x`, with zeros behind."""
+        return functional.pad(x, (0, min_length - lacks - x.shape[1]))
+
+
+class Lookup(nn.Module):
+    """Rows of a table."""
+
+    def forward(self, tokens: torch.Tensor, *, doubles: bool) -> torch.Tensor:
+        """Rows of four numbers."""
+        rows = torch.ones(12, 4)[tokens]
+        return rows.double() if doubles else rows
+
+
+def processed(error: str = "") -> Run:
+    """A model whose parts give what they should, or one does not from the third step on."""
+
+    def train() -> None:
+        lookup, pad, gate = Lookup(), Pad(), Gate()
+        model = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 1)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for step in range(4):
+            now = error if step >= 2 else ""
+            optimizer.zero_grad()
+            x = lookup(torch.arange(6), doubles=now == "doubles").float()
+            x = pad(x[:, :3], min_length=6, lacks=2 if now == "lacks" else 0)[:, :4]
+            for layer in model:
+                x = layer(x * gate(x, reduces=now == "reduces"))
+            x.square().mean().backward()
+            optimizer.step()
+
+    return run(train)
+
+
+def test_results_of_another_shape_dtype_or_length_are_found() -> None:
+    learned = infer([processed()])
+    assert violated(learned, processed()) == set()
+    for error, said in {
+        "reduces": "The result of Gate.forward has the shape of its first argument.",
+        "doubles": "For arguments of one dtype, the result of Lookup.forward always has the same "
+        "dtype.",
+        "lacks": "The last extent of the result of Pad.forward is at least its min argument.",
+    }.items():
+        assert said in violated(learned, processed(error))
+    shaped = [each.text for each in learned.invariants if each.params.get("mode") == "shape"]
+    assert not any("Linear" in text for text in shaped)
 
 
 def turns(*, steps: int, planned: int) -> Run:

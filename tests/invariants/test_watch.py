@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from tapml.invariants import InvariantViolated, InvariantWarning, set_meta, watch
-from tapml.invariants.inference import infer
+from tapml.invariants.inference import infer, run_of
 from tapml.invariants.invariant import InvariantSet, write_set
 from tapml.invariants.recording import recorded
+from tapml.invariants.trace import read_trace
 from tapml_targets.errors import InputError
 
 
@@ -88,6 +89,18 @@ def test_pytorch_is_left_as_it_was(learned: InvariantSet) -> None:
     with watch(invariants=learned):
         assert torch.autograd.backward is not before[0]
     assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save) == before
+
+
+def test_a_block_is_recorded_to_learn_from(learned: InvariantSet, tmp_path: Path) -> None:
+    with watch(trace=tmp_path / "good"):
+        train(1)
+    found = infer([run_of(read_trace(tmp_path / "good"))])
+    assert {each.id for each in learned.invariants} & {each.id for each in found.invariants}
+    with pytest.raises(InputError, match="earlier run"):
+        watch(trace=tmp_path / "good").__enter__()
+    for both in ({}, {"invariants": learned, "trace": tmp_path / "other"}):
+        with pytest.raises(InputError, match="give either"):
+            watch(**both).__enter__()  # type: ignore[arg-type]
 
 
 def test_meta_is_recorded_as_context() -> None:

@@ -1,17 +1,19 @@
 """APIOutput: the result of an API meets a constraint (table 2).
 
 ``dtype``: without autocast, it has the dtype of the first argument. ``autocast``: under autocast
-it has the autocast dtype. ``rows``: it has as many rows as the first argument. ``finite``: a
-single number is finite. ``bounded``: the last extent does not exceed an argument whose name begins
-with ``max``.
+it has the autocast dtype. ``same``: its dtype is the same for arguments of the same dtypes.
+``rows``: it has as many rows as the first argument. ``shape``: it has the shape of the first
+argument. ``finite``: a single number is finite. ``bounded`` and ``least``: the last extent does not
+exceed an argument whose name begins with ``max``, or is at least one that begins with ``min``.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
-from tapml.invariants.record import CALL, Record, Window
+from tapml.invariants.record import CALL, Record, Value, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
 
@@ -25,19 +27,30 @@ class APIOutput(Relation):
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Every constraint that some call meets."""
-        seen = {
-            (record.name, mode)
-            for window in windows
-            for record in window.records
-            for mode in _CONSTRAINTS
-            if (met := _meets(record, mode)) is not None and met[0]
-        }
+        seen: set[tuple[str, str]] = set()
+        shapes: dict[str, list[list[Any]]] = defaultdict(list)
+        for window in windows:
+            for record in filter(_counts, window.records):
+                given = _given(record)
+                # Where it is that of the first argument, this is the rule.
+                if given and record.fields.get("result.dtype") not in (None, given[0]):
+                    seen.add((record.name, "same"))
+                for mode, constraint in _CONSTRAINTS.items():
+                    met = constraint(record)
+                    if met is not None and met[0]:
+                        seen.add((record.name, mode))
+                        if mode == "shape" and (both := _shapes(record)) is not None:
+                            shapes[record.name].append(both[1])
+        seen -= {(api, "shape") for api, found in shapes.items() if not _vary(found)}
         return [{"api": api, "mode": mode} for api, mode in sorted(seen)]
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each call to which the constraint applies."""
-        for record in window.calls(params["api"]):
-            met = _meets(record, params["mode"])
+        for record in filter(_counts, window.calls(params["api"])):
+            if params["mode"] == "same":
+                yield from _same(record, memory)
+                continue
+            met = _CONSTRAINTS[params["mode"]](record)
             if met is not None:
                 yield Example(met[0], (record,), record.name, met[1])
 
@@ -47,9 +60,12 @@ class APIOutput(Relation):
         return {
             "dtype": f"Without autocast, the result of {api} has the dtype of its first argument.",
             "autocast": f"Under autocast, the result of {api} has the autocast dtype.",
+            "same": f"For arguments of one dtype, the result of {api} always has the same dtype.",
             "rows": f"The result of {api} has as many rows as its first argument.",
+            "shape": f"The result of {api} has the shape of its first argument.",
             "finite": f"The result of {api} is finite.",
             "bounded": f"The last extent of the result of {api} does not exceed its max argument.",
+            "least": f"The last extent of the result of {api} is at least its min argument.",
         }[params["mode"]]
 
     def concerns(self, params: Params) -> frozenset[str]:
@@ -57,12 +73,31 @@ class APIOutput(Relation):
         return frozenset({topic(params["api"])})
 
 
-def _meets(record: Record, mode: str) -> tuple[bool, str] | None:
-    """Whether a call meets a constraint, and what it had; None where it does not apply."""
+def _counts(record: Record) -> bool:
     inside = record.name.startswith(("torch.Tensor.", "torch.optim."))
-    if record.kind != CALL or record.step < 0 or not record.done or inside:
-        return None
-    return _CONSTRAINTS[mode](record)
+    return record.kind == CALL and record.step >= 0 and record.done and not inside
+
+
+def _given(record: Record) -> list[Value]:
+    """The dtypes of a call's arguments; empty if none is a tensor."""
+    fields = record.fields
+    if not any(name.endswith(".shape") and name.startswith("arg.") for name in fields):
+        return []
+    return [fields[name] for name in fields if name.startswith("arg.") and name.endswith(".dtype")]
+
+
+def _same(record: Record, memory: Memory) -> Iterator[Example]:
+    """A call beside the last one with such arguments."""
+    given, dtype = _given(record), record.fields.get("result.dtype")
+    if not given or dtype is None:
+        return
+    key = (record.rank, record.context.get("autocast"), *map(str, given))
+    last: Record = memory.get(key, record)
+    memory[key] = record
+    if last is not record:
+        before = last.fields["result.dtype"]
+        found = "" if before == dtype else f"{dtype}, {before} before"
+        yield Example(before == dtype, (last, record), record.name, found)
 
 
 def _finite(record: Record) -> tuple[bool, str] | None:
@@ -83,24 +118,59 @@ def _dtype(record: Record) -> tuple[bool, str] | None:
     return dtype == given, "" if dtype == given else f"{dtype} from {given}"
 
 
-def _rows(record: Record) -> tuple[bool, str] | None:
+def _shapes(record: Record) -> tuple[list[Any], list[Any]] | None:
     given, shape = record.fields.get("arg.0.shape"), record.fields.get("result.shape")
     if not isinstance(given, list) or not isinstance(shape, list) or not given or not shape:
         return None
+    return given, shape
+
+
+def _vary(shapes: Sequence[list[Any]]) -> bool:
+    """Whether features differ, on whichever axis: one layer may keep its width by chance."""
+    return all(len({shape[axis] for shape in shapes if len(shape) > 1}) > 1 for axis in (1, -1))
+
+
+def _rows(record: Record) -> tuple[bool, str] | None:
+    shapes = _shapes(record)
+    if shapes is None:
+        return None
+    given, shape = shapes
     same = given[0] == shape[0]
     return same, "" if same else f"{shape[0]} rows from {given[0]}"
 
 
-def _bounded(record: Record) -> tuple[bool, str] | None:
+def _shape(record: Record) -> tuple[bool, str] | None:
+    shapes = _shapes(record)
+    if shapes is None:
+        return None
+    given, shape = shapes
+    return shape == given, "" if shape == given else f"shape {shape} from {given}"
+
+
+def _limits(record: Record, begin: str) -> tuple[int, dict[str, int]] | None:
+    """The last extent of the result, and whole numbers that arguments of such names have."""
     shape = record.fields.get("result.shape")
-    bounds = {
+    limits = {
         name.removeprefix("arg."): value
         for name, value in record.fields.items()
-        if name.startswith("arg.max") and type(value) is int
+        # Of values themselves, `min` and `max` are bounds.
+        if name.startswith(f"arg.{begin}") and name != f"arg.{begin}" and type(value) is int
     }
-    if not bounds or not isinstance(shape, list) or not shape:
+    return (shape[-1], limits) if limits and isinstance(shape, list) and shape else None
+
+
+def _bounded(record: Record) -> tuple[bool, str] | None:
+    if (seen := _limits(record, "max")) is None:
         return None
-    return shape[-1] <= min(bounds.values()), f"shape {shape} with {bounds}"
+    extent, limits = seen
+    return extent <= min(limits.values()), f"a last extent of {extent} with {limits}"
+
+
+def _least(record: Record) -> tuple[bool, str] | None:
+    if (seen := _limits(record, "min")) is None:
+        return None
+    extent, limits = seen
+    return extent >= max(limits.values()), f"a last extent of {extent} with {limits}"
 
 
 _CONSTRAINTS: Final[Mapping[str, Callable[[Record], tuple[bool, str] | None]]] = {
@@ -108,7 +178,9 @@ _CONSTRAINTS: Final[Mapping[str, Callable[[Record], tuple[bool, str] | None]]] =
     "bounded": _bounded,
     "dtype": _dtype,
     "finite": _finite,
+    "least": _least,
     "rows": _rows,
+    "shape": _shape,
 }
 
 RELATION = APIOutput()

@@ -2,11 +2,12 @@
 
 ``cover``: each call of the first is followed by the second before the first is called again.
 ``lead``: each call of the second comes after one of the first since the second was last called.
+``used``: an optimizer step comes between a backward call and the clearing of its gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -33,6 +34,7 @@ _FLOW: Final = (
 )
 # Right loops may call these again first: several models or losses, gradients that add up.
 _REPEATED: Final = (FORWARD, BACKWARD, ZERO_GRAD)
+_STEPS: Final = (STEP, "torch.amp.GradScaler.step")
 _LOOP: Final = frozenset((ZERO_GRAD, *_FLOW))
 
 
@@ -72,17 +74,23 @@ class APISequence(Relation):
         pairs: list[tuple[str, str]] = list(pairwise(flow))
         if ZERO_GRAD in seen and BACKWARD in seen:
             pairs.append((ZERO_GRAD, BACKWARD))
-        return [
+        found = [
             {"first": first, "second": second, "mode": mode}
             for first, second in pairs
             for mode in ("cover", "lead")
             if mode == "lead" or first not in _REPEATED
         ]
+        if ZERO_GRAD in seen and BACKWARD in seen:
+            found.append({"first": BACKWARD, "second": ZERO_GRAD, "mode": "used"})
+        return found
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each pair of calls of the one with what came between."""
-        first, second = params["first"], params["second"]
-        asked, needed = (first, second) if params["mode"] == "cover" else (second, first)
+        if params["mode"] == "used":
+            for place, process in enumerate(_events(window)):
+                yield from _used(place, process, memory)
+            return
+        asked, needed = _asked_and_needed(params)
         for place, process in enumerate(_events(window)):
             state = memory.setdefault(place, _State())
             for record in process:
@@ -107,8 +115,7 @@ class APISequence(Relation):
                     state.stepped = True
 
     def _said(self, params: Params, last: Record | None) -> str:
-        asked = params["first"] if params["mode"] == "cover" else params["second"]
-        needed = params["second"] if params["mode"] == "cover" else params["first"]
+        asked, needed = _asked_and_needed(params)
         since = "since training began" if last is None else f"since the call in step {last.step}"
         return f"{short_name(asked)} was called, and {short_name(needed)} was not, {since}"
 
@@ -117,14 +124,50 @@ class APISequence(Relation):
         first, second = short_name(params["first"]), short_name(params["second"])
         if params["mode"] == "cover":
             return f"After {first}, {second} is called before {first} is called again."
+        if params["mode"] == "used":
+            return (
+                "An optimizer step uses the gradients of a backward call before they are cleared."
+            )
         if params["first"] == ZERO_GRAD:
             return f"Before the first {second} after an optimizer step, {first} has been called."
         return f"Before each {second}, {first} has been called since the last {second}."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """Both calls; a missing call is named by its own name, not by what it is part of."""
-        needed = params["second"] if params["mode"] == "cover" else params["first"]
+        _, needed = _asked_and_needed(params)
         return frozenset({needed, topic(needed)})
+
+    def missing(self, params: Params, called: Collection[str]) -> tuple[str, str] | None:
+        """A call of the loop that was left out altogether, or follows epochs and not steps."""
+        asked, needed = _asked_and_needed(params)
+        if params["mode"] == "used" or asked not in called:
+            return None
+        rarely = "is called less often than" if needed in called else "is never called beside"
+        return asked, f"{short_name(needed)} {rarely} {short_name(asked)}"
+
+
+def _asked_and_needed(params: Params) -> tuple[str, str]:
+    """The API whose calls are examples, and the one that comes with each of them."""
+    if params["mode"] == "used":
+        return params["second"], STEP
+    first, second = params["first"], params["second"]
+    return (first, second) if params["mode"] == "cover" else (second, first)
+
+
+def _used(place: int, process: list[Record], memory: Memory) -> Iterator[Example]:
+    """Each clearing of gradients; not those of a closure inside an optimizer step."""
+    for record in process:
+        if record.name in _STEPS:
+            memory.pop(place, None)
+        elif record.parent < 0 and record.name == BACKWARD:
+            memory[place] = record.step
+        elif record.parent < 0 and record.name == ZERO_GRAD:
+            made: int | None = memory.pop(place, None)
+            if record.fields.get("gradients") == "nonzero":
+                found = (
+                    f"gradients made in step {made} were cleared before an optimizer step used them"
+                )
+                yield Example(made is None, (record,), ZERO_GRAD, found)
 
 
 def _events(window: Window) -> list[list[Record]]:

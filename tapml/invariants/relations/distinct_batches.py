@@ -37,13 +37,12 @@ class DistinctBatches(Relation):
             recent: list[Record] = memory.setdefault(place, [])
             for batch in batches:
                 for earlier in recent:
-                    if earlier.context.get("epoch") == batch.context.get("epoch"):
-                        found = (
-                            f"batches {earlier.fields['place']} and {batch.fields['place']} of "
-                            f"the epoch are the same ({batch.digest[:8]}); the data loader has "
-                            f"{batch.fields['workers']} workers"
-                        )
+                    epoch = earlier.context.get("epoch") == batch.context.get("epoch")
+                    # An epoch of several batches does not begin with the last one's end.
+                    begins = earlier is recent[-1] and batch.fields.get("batches") not in (None, 1)
+                    if epoch or begins:
                         differ = earlier.digest != batch.digest
+                        found = "" if differ else _said(earlier, batch, same_epoch=epoch)
                         yield Example(differ, (earlier, batch), BATCH, found)
                 recent.append(batch)
                 workers = batch.fields["workers"]
@@ -53,11 +52,23 @@ class DistinctBatches(Relation):
         """Over what."""
         if params["mode"] == "ranks":
             return "Two ranks never train on the same batch in one step."
-        return "Neighbouring batches of an epoch differ, whichever worker made them."
+        return "Neighbouring batches differ, whichever worker made them."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """The data loader."""
         return frozenset({BATCH})
+
+
+def _said(earlier: Record, batch: Record, *, same_epoch: bool) -> str:
+    one, other = earlier.fields["place"], batch.fields["place"]
+    if same_epoch:
+        workers = batch.fields["workers"]
+        which = f"batches {one} and {other} of the epoch"
+        return f"{which} are the same ({batch.digest[:8]}); the data loader has {workers} workers"
+    return (
+        f"batch {other} of an epoch is batch {one} of the epoch before ({batch.digest[:8]}); an "
+        f"epoch has {batch.fields['batches']} batches"
+    )
 
 
 def _batches(process: Sequence[Record]) -> list[Record]:

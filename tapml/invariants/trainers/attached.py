@@ -6,11 +6,10 @@ import os
 import weakref
 from contextlib import ExitStack
 from pathlib import Path
-from typing import get_args
 
 import torch
 
-from tapml.invariants.checking import CheckReport, OnViolation, said
+from tapml.invariants.checking import CheckReport, OnViolation, check_on_violation, said
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.recorder import set_meta
 from tapml.invariants.watching import InvariantViolated, Watch, watch
@@ -44,15 +43,12 @@ class Attached:
         on_violation: OnViolation,
         port: int | None,
     ) -> None:
+        # Told at once, and not when training begins.
         if (invariants is None) == (trace is None):
             raise InputError("give either invariants, to watch the run, or trace, to record it")
-        if on_violation not in get_args(OnViolation):
-            raise InputError(
-                f"on_violation is {on_violation!r}; expected one of "
-                f"{', '.join(get_args(OnViolation))}"
-            )
+        check_on_violation(on_violation)
         self._invariants = invariants
-        self._trace = None if trace is None else Path(trace)
+        self._trace = trace
         self._on_violation = on_violation
         self._port = port
         self._stack = ExitStack()
@@ -70,27 +66,19 @@ class Attached:
         """Training begins; what an earlier training left open is closed."""
         self._stack.close()
         self._told = 0
-        if self._trace is not None:
-            # Reading a trace back needs pyarrow, watching does not.
-            from tapml.invariants.recording import recorded_to
-            from tapml.invariants.trace import hold_new
-
-            joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-            rank = torch.distributed.get_rank() if joined else int(os.environ.get("RANK", "0"))
-            hold_new(self._trace, rank)
-            self._stack.enter_context(recorded_to(self._trace, model, *optimizers))
-        elif self._invariants is not None:
-            # This class stops the run itself, where the trainer can be left.
-            kind: OnViolation = "report" if self._on_violation == "stop" else self._on_violation
-            watching = watch(
-                model,
-                *optimizers,
-                invariants=self._invariants,
-                on_violation=kind,
-                # One page for a machine: that of its first rank.
-                port=self._port if os.environ.get("LOCAL_RANK", "0") == "0" else None,
-            )
-            self._watched = self._stack.enter_context(watching)
+        # This class stops the run itself, where the trainer can be left.
+        kind: OnViolation = "report" if self._on_violation == "stop" else self._on_violation
+        watching = watch(
+            model,
+            *optimizers,
+            invariants=self._invariants,
+            trace=self._trace,
+            on_violation=kind,
+            # One page for a machine: that of its first rank.
+            port=self._port if os.environ.get("LOCAL_RANK", "0") == "0" else None,
+        )
+        watched = self._stack.enter_context(watching)
+        self._watched = watched if self._trace is None else None
         set_meta(planned_steps=planned_steps)
 
     def after_step(self) -> None:
