@@ -126,7 +126,18 @@ class _Judge:
                 self.unknown = True
                 yield rank, whole, math.nan
                 continue
+            if own.summed:
+                actual = self.sum_of(key, own.summed)
             yield rank, self.expected(record, own, whole, actual), actual
+
+    def sum_of(self, key: Key, ranks: tuple[int, ...]) -> NDArray[np.float64] | None:
+        """The sum of what ranks have; None if one lacks it, or has another shape."""
+        held = [self.run.ranks[rank].get(key) for rank in ranks]
+        values = [None if each is None else self.tensors.get(each.digest) for each in held]
+        found = [each for each in values if each is not None]
+        if len(found) < len(ranks) or len({each.shape for each in found}) > 1:
+            return None
+        return np.sum(found, axis=0)
 
     def expected(
         self,
@@ -142,15 +153,16 @@ class _Judge:
             if not actual.size:
                 return actual  # More ranks than rows; that nothing is lost is checked apart.
             return _cut(whole, own, actual.shape) if own.shape == whole.shape else whole
-        count = len(record.rows)
-        if not count or whole.shape[0] % count or whole.shape[1:] != actual.shape[1:]:
+        count, shape = len(record.rows), own.shape or actual.shape
+        if not count or whole.shape[0] % count or whole.shape[1:] != shape[1:]:
             return None
         each = whole.shape[0] // count
-        if actual.shape[0] != each * len(own.rows) or max(own.rows) >= count:
+        if shape[0] != each * len(own.rows) or max(own.rows) >= count:
             return None
         # Several rows per sample: the samples' positions, say, made one dimension with them.
         by_sample = whole.reshape(count, each, *whole.shape[1:])
-        return by_sample[list(own.rows)].reshape(actual.shape)
+        mine = by_sample[list(own.rows)].reshape(shape)
+        return _cut(mine, own, actual.shape) if own.shape else mine
 
     def compare(self, key: Key) -> Deviation | float | None:
         """A deviation, the error within the limit, or None if it cannot be compared."""
@@ -161,7 +173,7 @@ class _Judge:
         note = ""
         for rank, expected, actual in self.pairs(key):
             if phase in _ALIGNED and expected is None:
-                self.not_compared[name] = "its first dimension does not count samples"
+                self.not_compared[name] = self.why_not(key, actual)
                 return None
             if isinstance(actual, float):
                 errors[rank] = math.inf
@@ -215,6 +227,20 @@ class _Judge:
             limit=limit,
             ratio=ratio,
             note=note,
+        )
+
+    def why_not(self, key: Key, actual: Any) -> str:
+        """Why what a rank has is no part of the reference's."""
+        whole = self.tensors.get(self.wanted[key].digest)
+        if (
+            whole is None
+            or not isinstance(actual, np.ndarray)
+            or whole.shape[1:] == actual.shape[1:]
+        ):
+            return "its first dimension does not count samples"
+        return (
+            f"a rank has the shape {actual.shape}, one device {whole.shape}: no DTensor says where "
+            "the part lies"
         )
 
     def lost(self, key: Key) -> str:

@@ -25,7 +25,10 @@ class Record:
         Hash of the local values; empty if there is no tensor, such as a gradient that is None.
     placement
         ``whole``, ``shard`` (the block of the whole that begins at `offset`), ``blocks`` (several
-        such, flat and one after the other), or ``rows`` (the samples `rows`).
+        such, flat and one after the other), or ``rows`` (the samples `rows`, of which the rank has
+        the block that begins at `offset` of `shape`, if there is a shape).
+    summed
+        The ranks whose values add up to this tensor, of partial sums; empty for others.
     blocks
         Where each block begins, and its shape.
     inputs
@@ -45,6 +48,7 @@ class Record:
     weight: float = 0.0
     blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     inputs: tuple[str, ...] = ()
+    summed: tuple[int, ...] = ()
 
 
 @dataclass
@@ -116,6 +120,7 @@ def read_run(answers: Iterable[Mapping[str, Any]], tensors: Tensors) -> Run:
                 rows=tuple(each.get("rows", ())),
                 weight=each.get("weight", 0.0),
                 inputs=tuple(each.get("inputs", ())),
+                summed=tuple(each.get("summed", ())),
                 blocks=tuple(
                     (tuple(start), tuple(shape)) for start, shape in each.get("blocks", ())
                 ),
