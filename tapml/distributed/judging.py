@@ -105,10 +105,9 @@ class _Judge:
         self.floors: dict[tuple[str, int, str], float] = {}
         for key, record in self.wanted.items():
             # Inputs may be large numbers of rows; what is computed from them is not.
-            value = None if _is_input(key[2]) else self.tensors.get(record.digest)
-            if value is not None:
-                group = _group(key)
-                self.floors[group] = max(self.floors.get(group, 0.0), _largest(value))
+            if not _is_input(key[2]):
+                group, largest = _group(key), self.tensors.largest(record.digest)
+                self.floors[group] = max(self.floors.get(group, 0.0), largest)
         self.unknown = False
         self.not_compared = dict(self.run.not_compared)
 
@@ -169,7 +168,7 @@ class _Judge:
         phase, step, name = key
         limit = self.limits.of(key)
         errors: dict[int, float] = {}
-        squares = [0.0, 0.0]
+        held: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         note = ""
         for rank, expected, actual in self.pairs(key):
             if phase in _ALIGNED and expected is None:
@@ -193,9 +192,7 @@ class _Judge:
                 note = "it has none here"
             if expected is None and errors[rank] > limit:
                 note = "one device has none"
-            for place, each in enumerate((want, got)):
-                finite = each[np.isfinite(each)]
-                squares[place] += float(np.dot(finite, finite))
+            held.append((want, got))
         if not errors:
             if phase in _ALIGNED:
                 self.not_compared.setdefault(name, "no rank computed it as one device did")
@@ -217,7 +214,9 @@ class _Judge:
         wrong = tuple(rank for rank, error in errors.items() if error > limit)
         if not wrong:
             return worst
-        ratio = math.sqrt(squares[1] / squares[0]) if squares[0] and not self.unknown else None
+        wanted = sum(_square(want) for want, _ in held)
+        had = sum(_square(got) for _, got in held)
+        ratio = math.sqrt(had / wanted) if wanted and not self.unknown else None
         return Deviation(
             phase=phase,
             step=step,
@@ -282,8 +281,7 @@ class _Judge:
         floor = max(self.floors.get(_group(key), 0.0), record.weight) * roundings
         floor = max(floor, weight * _DIFFERENCE * self.limits.epsilon / limit)
         # The scale of the whole tensor, not of a rank's part of it.
-        whole = self.tensors.get(record.digest) if record.digest else None
-        scale = max(0.0 if whole is None else _largest(whole), floor)
+        scale = max(self.tensors.largest(record.digest), floor)
         return difference / scale if scale else math.inf
 
 
@@ -462,6 +460,12 @@ def _cut(whole: NDArray[np.float64], own: Record, shape: tuple[int, ...]) -> NDA
         ends = zip(offset, size, strict=True)
         found.append(whole[tuple(slice(start, start + length) for start, length in ends)])
     return np.concatenate([each.ravel() for each in found]) if own.blocks else found[0]
+
+
+def _square(value: NDArray[np.float64]) -> float:
+    """The square of the norm of what is finite."""
+    finite = value[np.isfinite(value)]
+    return float(np.dot(finite, finite))
 
 
 def _largest(value: NDArray[np.float64]) -> float:

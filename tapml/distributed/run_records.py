@@ -56,6 +56,7 @@ class Tensors:
     """Arrays by hash: equal replicas, and runs that agree, are kept once."""
 
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    _largest: dict[str, float] = field(default_factory=dict)
 
     def add(self, digest: str, array: NDArray[Any] | None) -> None:
         """Keep an array, unless it is known."""
@@ -66,6 +67,17 @@ class Tensors:
         """The values as float64; None if no rank has sent them."""
         found = self.arrays.get(digest)
         return None if found is None else np.asarray(found, np.float64)
+
+    def largest(self, digest: str) -> float:
+        """The largest finite magnitude; 0 for no tensor, or one that no rank has sent."""
+        found = self.arrays.get(digest)
+        if found is None:
+            return 0.0
+        if digest not in self._largest:
+            exact = found if found.dtype.kind == "f" else np.asarray(found, np.float64)
+            finite = np.isfinite(exact)
+            self._largest[digest] = float(np.max(np.abs(exact), where=finite, initial=0.0))
+        return self._largest[digest]
 
 
 @dataclass(frozen=True)
