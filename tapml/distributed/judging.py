@@ -129,6 +129,10 @@ class _Judge:
                 actual = self.sum_of(key, own.summed)
             yield rank, self.expected(record, own, whole, actual), actual
 
+    def by_calls(self, key: Key) -> bool:
+        """Whether predictions are those of the last step's inputs, and not of the batch."""
+        return key[0] == "prediction" and INPUT in self.wanted[key].inputs
+
     def sum_of(self, key: Key, ranks: tuple[int, ...]) -> NDArray[np.float64] | None:
         """The sum of what ranks have; None if one lacks it, or has another shape."""
         held = [self.run.ranks[rank].get(key) for rank in ranks]
@@ -296,8 +300,9 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
         phase, _, name = key
         if _is_input(name):
             continue
-        if phase == "forward" and not aligned:
-            judging.not_compared["hidden states"] = "the model's inputs are not part()'s samples"
+        if not aligned and (phase == "forward" or judging.by_calls(key)):
+            what = "hidden states" if phase == "forward" else name
+            judging.not_compared[what] = "the model's inputs are not part()'s samples"
             continue
         found = judging.compare(key)
         if found is None:
@@ -329,8 +334,9 @@ def published_verdict(reference: Run, run: Run, tensors: Tensors) -> str | None:
     """The paper's verdict on predictions (section IV); None if there are none to compare."""
     judging = _Judge(reference, run, tensors, FLOAT32)
     verdicts = []
+    aligned = _aligned(judging)
     for key in judging.wanted:
-        if key[0] != "prediction":
+        if key[0] != "prediction" or (judging.by_calls(key) and not aligned):
             continue
         for _, expected, actual in judging.pairs(key):
             if isinstance(actual, np.ndarray) and expected is not None:

@@ -72,18 +72,27 @@ def piece_of(tensor: torch.Tensor) -> Piece | None:
     return Piece(value, tuple(tensor.shape), tuple(offset), summed)
 
 
-def joined(pieces: Sequence[Piece]) -> Piece | None:
-    """The pieces of all micro-batches as one; None if they do not fit together."""
+def joined(pieces: Sequence[Piece], samples: int = 0) -> Piece | None:
+    """The pieces of all calls as one; None if they do not fit together.
+
+    Calls are micro-batches, one after the other; or, if `samples` is not 0, each has all so many
+    samples: then what all calls give for a sample lies together.
+    """
     first = pieces[0]
     if len(pieces) == 1:
         return first
-    alike = {(each.value.shape[1:], each.offset, each.summed) for each in pieces if each.value.ndim}
-    if len(alike) != 1 or any(not each.value.ndim for each in pieces):
+    if any(not each.value.ndim for each in pieces):
+        return None
+    if len({(each.value.shape[1:], each.offset, each.summed) for each in pieces}) != 1:
         return None
     if first.shape and any(each.shape[0] != each.value.shape[0] for each in pieces):
         return None  # Cut by samples: the next micro-batch does not follow on this rank.
     shape = (sum(each.shape[0] for each in pieces), *first.shape[1:]) if first.shape else ()
-    return replace(first, value=torch.cat([each.value for each in pieces]), shape=shape)
+    values = [each.value for each in pieces]
+    if not samples or any(each.shape[0] % samples for each in values):
+        return replace(first, value=torch.cat(values), shape=shape)
+    by_sample = [each.unflatten(0, (samples, each.shape[0] // samples)) for each in values]
+    return replace(first, value=torch.cat(by_sample, dim=1).flatten(0, 1), shape=shape)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -255,7 +255,7 @@ def _predict(
             # A model may not run outside its step; all ranks then fail alike.
             recorder.not_compared["(prediction)"] = describe(error, job.path)
             return recorder.not_compared["(prediction)"]
-    recorder.predictions(found, step, rows)
+    recorder.predictions(found, step, rows, by_calls=True)
     return ""
 
 

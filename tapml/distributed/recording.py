@@ -187,13 +187,32 @@ class Recorder:
                 return sum(each.shape[0] for each in whole)
         return 0
 
-    def predictions(self, values: list[Any], step: int, rows: list[int] | None) -> None:
-        """Record what the trained model predicts for this rank's samples, call by call."""
+    def _samples_of_calls(self, rows: list[int] | None) -> int:
+        """How many samples each call of the model gets, if all of them; 0 for micro-batches."""
+        count = 0 if rows is None else len(rows)
+        inputs = [each for (name, _, _), each in self._calls.items() if name == INPUT]
+        whole = any(
+            all(each is not None and each.value.shape[:1] == (count,) for each in calls)
+            for calls in inputs
+        )
+        return count if whole else 0
+
+    def predictions(
+        self, values: list[Any], step: int, rows: list[int] | None, *, by_calls: bool = False
+    ) -> None:
+        """Record what the trained model predicts for this rank's samples, call by call.
+
+        With `by_calls` these are the calls of the last step, which only then get the samples of
+        one device's if all inputs do.
+        """
+        before = len(self.records)
         leaves = [list(tensors_in(value)) for value in values]
         for index in range(min(map(len, leaves), default=0)):
             name = "(prediction)" if len(leaves[0]) == 1 else f"(prediction)[{index}]"
             pieces = [piece_of(each[index]) for each in leaves]
             self._add_rows("prediction", step, name, pieces, rows, index)
+        for record in self.records[before:]:
+            record["inputs"] = [INPUT] if by_calls else []
 
     def _enter(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._listening or _in_backward():
@@ -256,7 +275,7 @@ class Recorder:
     ) -> None:
         """Add a tensor of samples in pieces, one for each micro-batch."""
         known = [each for each in pieces if each is not None]
-        piece = joined(known) if known else None
+        piece = joined(known, self._samples_of_calls(rows)) if known else None
         if len(known) < len(pieces):
             self.not_compared[name] = "its shards are not contiguous"
         elif rows is None:

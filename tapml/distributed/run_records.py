@@ -32,7 +32,8 @@ class Record:
     blocks
         Where each block begins, and its shape.
     inputs
-        For hidden states, the modules whose outputs this one takes.
+        For hidden states, the modules whose outputs this one takes; for predictions the model's
+        input, if they are made from the inputs of the last step.
     weight
         For updates, the largest magnitude of the weights; for gradients that follow from updates,
         that over the learning rate.

@@ -109,6 +109,33 @@ def batch():
     assert (found.compared["forward"], found.not_compared) == (6, ())
 
 
+def test_a_layer_cut_by_inputs_whose_parts_nobody_sums_is_named(check_job: CheckJob) -> None:
+    code = """
+class Cut(nn.Linear):
+    place, world = 0, 1
+    def forward(self, x):
+        size = self.in_features // self.world
+        own = slice(self.place * size, (self.place + 1) * size)
+        return nn.functional.linear(x[..., own], self.weight[:, own])
+
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), Cut(8, 4, bias=False))
+
+def part(batch, rank, world):
+    return batch
+
+def distribute(model, rank, world):
+    model[2].place, model[2].world = rank, world
+    return model
+"""
+    (found,) = check_job(_ADAM + code, worlds=[2]).results
+
+    assert found.first_wrong == "output of 2"
+    assert found.mistake == (
+        "the output of 2 is a part of a sum on each rank, and nothing sums the parts"
+    )
+
+
 def test_stages_of_a_pipeline_equal_one_device(check_job: CheckJob) -> None:
     code = """
 def inputs(batch):

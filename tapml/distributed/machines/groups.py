@@ -6,6 +6,8 @@ two runs could wait for each other's places.
 
 from __future__ import annotations
 
+import contextlib
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +31,7 @@ from tapml_targets.installed import package_version
 # Importing PyTorch in a worker's processes takes seconds, on a busy machine many.
 _READY_SECONDS: Final = 300.0
 _LATE_SECONDS: Final = 15.0
+_POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ class MachineGroups:
 
     def close(self) -> None:
         """Give up what is not done: the workers then end its ranks."""
-        self._client.cancel(self._tasks)
+        with contextlib.suppress(OSError, TimeoutError):
+            self._client.cancel(self._tasks)
         self._queue.shutdown(wait=False, cancel_futures=True)
 
     def _run(
@@ -120,7 +124,7 @@ class MachineGroups:
         try:
             shares = shares_of(size, self._room())
             given = {"variables": dict(environment.variables), "preload": list(environment.preload)}
-            told = [self._get_ready(each.worker, given) for each in shares]
+            told = self._get_ready([each.worker for each in shares], given)
             answers = self._ask(shares, told, payload, given, deadline_seconds)
         except TapmlError as error:
             raise _not_started(size, job, error) from error
@@ -147,12 +151,19 @@ class MachineGroups:
             for name, each in sorted(workers.items())
         }
 
-    def _get_ready(self, worker: str, environment: Mapping[str, Any]) -> dict[str, Any]:
-        key = worker, repr(environment)
-        if key not in self._ready:
-            data = packed({"environment": environment})
-            future = self._submit(get_ready, data, worker, {}, f"tapml-ready-{uuid.uuid4().hex}")
-            answer = self._result(future, worker, _READY_SECONDS)
+    def _get_ready(
+        self, workers: list[str], environment: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """What each worker says of itself, once for each environment."""
+        keys = [(worker, repr(environment)) for worker in workers]
+        data = packed({"environment": environment})
+        waiting = {
+            key: self._submit(get_ready, data, key[0], {}, f"tapml-ready-{uuid.uuid4().hex}")
+            for key in keys
+            if key not in self._ready
+        }
+        for key, future in waiting.items():
+            worker, answer = key[0], self._result(future, key[0], _READY_SECONDS)
             if "error" in answer:
                 raise SetupError(f"{worker}: {answer['message']}")
             for name in VERSIONS:
@@ -163,7 +174,7 @@ class MachineGroups:
                         "install the same"
                     )
             self._ready[key] = answer
-        return self._ready[key]
+        return [self._ready[key] for key in keys]
 
     def _ask(
         self,
@@ -220,12 +231,21 @@ class MachineGroups:
         )
 
     def _result(self, future: Any, worker: str, seconds: float) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = unpacked(future.result(seconds))
-        except Exception as error:
-            said = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise SetupError(f"the worker {worker} gives no answer: {said}") from error
-        return found
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                found: dict[str, Any] = unpacked(future.result(_POLL_SECONDS))
+            except TimeoutError:
+                # A task that only a lost worker may run waits for ever.
+                if worker not in workers_of(self._client):
+                    raise SetupError(f"the worker {worker} was lost") from None
+                if time.monotonic() > until:
+                    raise SetupError(f"the worker {worker} gives no answer") from None
+            except Exception as error:
+                said = str(error).strip().partition("\n")[0] or type(error).__name__
+                raise SetupError(f"the worker {worker} failed: {said}") from error
+            else:
+                return found
 
 
 @contextmanager
