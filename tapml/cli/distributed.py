@@ -49,8 +49,10 @@ examples:
   tapml distributed check train.py --engine own --steps 3 --explain
   tapml distributed check train.py --folder checked       killed, it goes on where it was
   tapml distributed check train.py --json > check.json
+  tapml distributed check train.py --world 8 --workers tls://big:8786
 
-Ranks are processes on this machine that talk over gloo; no GPU is needed.
+Ranks are processes on this machine, or on the workers of a Dask scheduler, that talk over gloo; no
+GPU is needed.
 
 """
 _SETTINGS_EPILOG: Final = """\
@@ -122,6 +124,13 @@ def add_parser(subparsers: Any) -> None:
         "--flip",
         action="store_true",
         help="run what differs in one parameter from a finding, to see which trigger it",
+    )
+    check.add_argument(
+        "--workers",
+        default="",
+        metavar="ADDRESS",
+        help="place the ranks of each run on the workers of a Dask scheduler: "
+        "tcp://127.0.0.1:8786, or tls://HOST:8786 (default: all on this machine)",
     )
     check.add_argument("--report", type=Path, metavar="FILE.html", help="write a page")
     check.add_argument("--explain", action="store_true", help="list every wrong tensor")
@@ -213,6 +222,7 @@ def run_check(arguments: argparse.Namespace) -> int:
             deadline_seconds=arguments.deadline,
             folder=arguments.folder,
             watcher=watcher,
+            workers=arguments.workers,
         )
     return _show(found, arguments)
 

@@ -27,6 +27,7 @@ from tapml.distributed.engine import Engine, find_engine
 from tapml.distributed.frameworks import READY, TORCH, Framework, framework_of
 from tapml.distributed.judging import FLOAT32, judge, not_finite
 from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
+from tapml.distributed.machines.groups import machine_groups
 from tapml.distributed.plan import USUAL, Plan, RunRequest
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
 from tapml.distributed.runner import FLOAT64, Pair, Runner
@@ -72,6 +73,7 @@ def check(
     folder: str | os.PathLike[str] | None = None,
     watcher: Watcher = ignore,
     pool: Pool | None = None,
+    workers: str = "",
 ) -> Check:
     """Check that training a job on N ranks equals training it on one device.
 
@@ -107,6 +109,9 @@ def check(
         Receives the events.
     pool
         One that :func:`open_pool` made: checks that share it start faster. It stays open.
+    workers
+        The address of a scheduler of Dask, whose workers share the ranks of each run; default: all
+        ranks are on this machine.
 
     Returns
     -------
@@ -118,7 +123,8 @@ def check(
     InputError
         If the job cannot be used, also on one device, or an argument is wrong.
     SetupError
-        If PyTorch is missing, no process can be started, or the folder is held or full.
+        If PyTorch is missing, no process can be started, the folder is held or full, or no
+        scheduler answers.
     """
     path = Path(job).resolve()
     names = None if engines is None else tuple(engines)
@@ -136,6 +142,8 @@ def check(
         raise InputError(
             f"a deadline of at least {SHORTEST_DEADLINE:g} s is needed, got {deadline_seconds:g}"
         )
+    if workers and framework.one_process:
+        raise InputError(f"--workers: engine {named[0].name} drives all devices from one process")
     content = _content_of(path)
     if find_spec(framework.package) is None:
         hint = install_hint("host" if framework is TORCH else "compare")
@@ -150,6 +158,7 @@ def check(
     with (
         keeping(place, watcher) as (journal, phases),
         nullcontext(pool) if pool is not None else _pool(framework, USUAL) as used,
+        machine_groups(used, workers, path) if workers else nullcontext(used) as groups,
     ):
         with phases.phase("prepare") as phase:
             future = used.group(
@@ -178,7 +187,7 @@ def check(
             environment = _environment_of(
                 used, plan, framework, [engine.name for _, engine in chosen]
             )
-            runner = Runner(used, plan, environment, framework)
+            runner = Runner(groups, plan, environment, framework)
             with phases.phase("one device") as phase:
                 told = _reference(runner)
                 phase.detail = "with a float64 twin" if told.facts.twin else "float32 only"

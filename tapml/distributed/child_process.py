@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,15 +17,24 @@ from tapml.isolate.member import Member
 SEED: Final = 1
 
 
-def join(member: Member, deadline_seconds: float) -> None:
-    """Create the default process group; one device has a group of one."""
+def join(member: Member, deadline_seconds: float, part: Mapping[str, Any] | None = None) -> None:
+    """Create the default process group; one device has a group of one.
+
+    `part` is what ranks on several machines get; None if all are on this one.
+    """
+    # The group's deadline comes first, so that all ranks can still say where they are.
+    timeout = timedelta(seconds=deadline_seconds + 60)
+    if part is not None:
+        from tapml.distributed.machines.meeting import meet
+
+        meet(member, part, timeout)
+        return
     dist.init_process_group(
         "gloo",
         init_method=f"file://{member.folder}/store",
         rank=member.rank,
         world_size=member.size,
-        # The group's deadline comes first, so that all ranks can still say where they are.
-        timeout=timedelta(seconds=deadline_seconds + 60),
+        timeout=timeout,
     )
 
 

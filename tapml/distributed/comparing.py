@@ -50,7 +50,7 @@ class Comparison:
 
     def result(self, setting: Setting, engine: Engine) -> RunResult:
         """Run one setting and compare it."""
-        reason = self.runner.plan.why_not(setting, engine)
+        reason = self.runner.why_not(setting, engine)
         if reason:
             return RunResult(setting=setting, outcome=Outcome.NOT_RUN, reason=reason)
         served = engine.served(setting)
@@ -175,7 +175,7 @@ class Comparison:
         runs = []
         for setting, engine in settings:
             pair = self.runs.get(setting.name)
-            if pair is None and not runner.plan.why_not(setting, engine):
+            if pair is None and not runner.why_not(setting, engine):
                 with suppress(GroupDiedError):
                     pair = runner.pair(engine, setting, send_all=True)
             if pair is not None:

@@ -99,6 +99,7 @@ class EngineSettings(Protocol):
     - ``usual(traits) -> Mapping[str, tuple[str, ...]]``: values of parameters that a check was not
       asked for; no values for the library's default;
     - ``serves(setting) -> Served | None``: how a setting serves a trained model; None if it trains;
+    - ``COMMON_FOLDER``: parameters with which the ranks need one, unless their value is ``none``;
     - ``FRAMEWORK``, which says how jobs are run that are not PyTorch's
       (:class:`~tapml.distributed.frameworks.Framework`).
 

@@ -67,6 +67,12 @@ def explain(
     if first.phase == "start":
         return _adrift(first, run)
     if moved and first in moved:
+        if _moves(first, reference, tensors):
+            return Mistake(
+                f"{first.tensor}, which needs no gradient, is changed by the step itself, and not "
+                f"alike on {_ranks(first.ranks, world)}",
+                "change it in the same way on all ranks (a moving average, a copy)",
+            )
         return Mistake(
             f"{first.tensor} is frozen on one device and trained on the ranks",
             "keep requires_grad as model() sets it, and give the optimizer the trained ones only",
@@ -76,8 +82,13 @@ def explain(
         for each in judgement.deviations
         if each.phase == "gradient" and each.step == first.step
     ]
+    if first.phase == "forward":
+        found = _unsummed(first, reference, run, tensors, precision)
+        if found is not None:
+            return found
     if wrong:
-        return _gradient(wrong, reference, run, tensors, plan, precision, slices_of)
+        found = _gradient(wrong, reference, run, tensors, plan, precision, slices_of)
+        return found or _unsummed(wrong[0], reference, run, tensors, precision)
     if first.phase in ("update", "state"):
         found = _update(first, judgement, run, tensors, world)
         if found is None and first.phase == "update":
@@ -86,13 +97,25 @@ def explain(
     return None
 
 
+def _moves(deviation: Deviation, reference: Run, tensors: Tensors) -> bool:
+    """Whether a frozen parameter moves on one device as well."""
+    record = reference.ranks[0].get(("update", deviation.step, deviation.tensor))
+    value = None if record is None else tensors.get(record.digest)
+    return value is not None and bool(value.any())
+
+
+def _ranks(ranks: Sequence[int], world: int) -> str:
+    if len(ranks) == world:
+        return "all ranks"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
 def _adrift(first: Deviation, run: Run) -> Mistake:
     key = first.phase, first.step, first.tensor
     held = [records[key] for records in run.ranks if key in records]
     if len(first.ranks) < len(run.ranks):
-        who = f"rank{'s' * (len(first.ranks) > 1)} {', '.join(map(str, first.ranks))}"
         return Mistake(
-            f"the replica of {who} is adrift before the first step",
+            f"the replica of {_ranks(first.ranks, len(run.ranks))} is adrift before the first step",
             "broadcast weights and buffers from rank 0 at the start (init_sync)",
         )
     if len({each.digest for each in held if each.placement == "whole"}) > 1:
@@ -135,6 +158,32 @@ def _gradient(
         return mistake
     names = ", ".join(each.tensor for each in wrong[:3]) + (", ..." if len(wrong) > 3 else "")
     return Mistake(f"{mistake.text}; only for {names}", mistake.remedy)
+
+
+def _unsummed(
+    deviation: Deviation, reference: Run, run: Run, tensors: Tensors, precision: str
+) -> Mistake | None:
+    """Ranks with the same samples have parts of a sum, and nothing sums them."""
+    key: Key = deviation.phase, deviation.step, deviation.tensor
+    record = reference.ranks[0].get(key)
+    held = [records[key] for records in run.ranks if key in records]
+    if record is None or len(held) < max(2, len(run.ranks)):
+        return None
+    alike = all(each.rows == record.rows and not each.shape and not each.blocks for each in held)
+    expected = tensors.get(record.digest)
+    parts = [each for each in map(tensors.get, (own.digest for own in held)) if each is not None]
+    if expected is None or not alike or len(parts) < len(held):
+        return None
+    if any(each.shape != expected.shape for each in parts):
+        return None
+    error = np.abs(np.sum(parts, axis=0) - expected).max(initial=0.0)
+    if not error <= TOLERANCE[precision] * np.abs(expected).max(initial=0.0):
+        return None
+    return Mistake(
+        f"the {deviation.words} is a part of a sum on each rank, and nothing sums the parts",
+        "all-reduce it over the ranks: in the forward pass after a layer that is cut by inputs, in "
+        "the backward pass before one that is cut by outputs",
+    )
 
 
 def _observed(deviation: Deviation, reference: Run, run: Run, tensors: Tensors) -> Observed:
@@ -196,8 +245,7 @@ def _update(
         )
     if len(first.ranks) < world:
         return Mistake(
-            f"the optimizer of rank{'s' * (len(first.ranks) > 1)} "
-            f"{', '.join(map(str, first.ranks))} takes another step",
+            f"the optimizer of {_ranks(first.ranks, world)} takes another step",
             "give all ranks the same optimizer, hyperparameters and schedule",
         )
     ratios = [

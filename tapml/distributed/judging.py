@@ -105,10 +105,9 @@ class _Judge:
         self.floors: dict[tuple[str, int, str], float] = {}
         for key, record in self.wanted.items():
             # Inputs may be large numbers of rows; what is computed from them is not.
-            value = None if _is_input(key[2]) else self.tensors.get(record.digest)
-            if value is not None:
-                group = _group(key)
-                self.floors[group] = max(self.floors.get(group, 0.0), _largest(value))
+            if not _is_input(key[2]):
+                group, largest = _group(key), self.tensors.largest(record.digest)
+                self.floors[group] = max(self.floors.get(group, 0.0), largest)
         self.unknown = False
         self.not_compared = dict(self.run.not_compared)
 
@@ -126,7 +125,22 @@ class _Judge:
                 self.unknown = True
                 yield rank, whole, math.nan
                 continue
+            if own.summed:
+                actual = self.sum_of(key, own.summed)
             yield rank, self.expected(record, own, whole, actual), actual
+
+    def by_calls(self, key: Key) -> bool:
+        """Whether predictions are those of the last step's inputs, and not of the batch."""
+        return key[0] == "prediction" and INPUT in self.wanted[key].inputs
+
+    def sum_of(self, key: Key, ranks: tuple[int, ...]) -> NDArray[np.float64] | None:
+        """The sum of what ranks have; None if one lacks it, or has another shape."""
+        held = [self.run.ranks[rank].get(key) for rank in ranks]
+        values = [None if each is None else self.tensors.get(each.digest) for each in held]
+        found = [each for each in values if each is not None]
+        if len(found) < len(ranks) or len({each.shape for each in found}) > 1:
+            return None
+        return np.sum(found, axis=0)
 
     def expected(
         self,
@@ -142,26 +156,27 @@ class _Judge:
             if not actual.size:
                 return actual  # More ranks than rows; that nothing is lost is checked apart.
             return _cut(whole, own, actual.shape) if own.shape == whole.shape else whole
-        count = len(record.rows)
-        if not count or whole.shape[0] % count or whole.shape[1:] != actual.shape[1:]:
+        count, shape = len(record.rows), own.shape or actual.shape
+        if not count or whole.shape[0] % count or whole.shape[1:] != shape[1:]:
             return None
         each = whole.shape[0] // count
-        if actual.shape[0] != each * len(own.rows) or max(own.rows) >= count:
+        if shape[0] != each * len(own.rows) or max(own.rows) >= count:
             return None
         # Several rows per sample: the samples' positions, say, made one dimension with them.
         by_sample = whole.reshape(count, each, *whole.shape[1:])
-        return by_sample[list(own.rows)].reshape(actual.shape)
+        mine = by_sample[list(own.rows)].reshape(shape)
+        return _cut(mine, own, actual.shape) if own.shape else mine
 
     def compare(self, key: Key) -> Deviation | float | None:
         """A deviation, the error within the limit, or None if it cannot be compared."""
         phase, step, name = key
         limit = self.limits.of(key)
         errors: dict[int, float] = {}
-        squares = [0.0, 0.0]
+        held: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
         note = ""
         for rank, expected, actual in self.pairs(key):
             if phase in _ALIGNED and expected is None:
-                self.not_compared[name] = "its first dimension does not count samples"
+                self.not_compared[name] = self.why_not(key, actual)
                 return None
             if isinstance(actual, float):
                 errors[rank] = math.inf
@@ -181,9 +196,7 @@ class _Judge:
                 note = "it has none here"
             if expected is None and errors[rank] > limit:
                 note = "one device has none"
-            for place, each in enumerate((want, got)):
-                finite = each[np.isfinite(each)]
-                squares[place] += float(np.dot(finite, finite))
+            held.append((want, got))
         if not errors:
             if phase in _ALIGNED:
                 self.not_compared.setdefault(name, "no rank computed it as one device did")
@@ -205,7 +218,9 @@ class _Judge:
         wrong = tuple(rank for rank, error in errors.items() if error > limit)
         if not wrong:
             return worst
-        ratio = math.sqrt(squares[1] / squares[0]) if squares[0] and not self.unknown else None
+        wanted = sum(_square(want) for want, _ in held)
+        had = sum(_square(got) for _, got in held)
+        ratio = math.sqrt(had / wanted) if wanted and not self.unknown else None
         return Deviation(
             phase=phase,
             step=step,
@@ -215,6 +230,20 @@ class _Judge:
             limit=limit,
             ratio=ratio,
             note=note,
+        )
+
+    def why_not(self, key: Key, actual: Any) -> str:
+        """Why what a rank has is no part of the reference's."""
+        whole = self.tensors.get(self.wanted[key].digest)
+        if (
+            whole is None
+            or not isinstance(actual, np.ndarray)
+            or whole.shape[1:] == actual.shape[1:]
+        ):
+            return "its first dimension does not count samples"
+        return (
+            f"a rank has the shape {actual.shape}, one device {whole.shape}: no DTensor says where "
+            "the part lies"
         )
 
     def lost(self, key: Key) -> str:
@@ -256,8 +285,7 @@ class _Judge:
         floor = max(self.floors.get(_group(key), 0.0), record.weight) * roundings
         floor = max(floor, weight * _DIFFERENCE * self.limits.epsilon / limit)
         # The scale of the whole tensor, not of a rank's part of it.
-        whole = self.tensors.get(record.digest) if record.digest else None
-        scale = max(0.0 if whole is None else _largest(whole), floor)
+        scale = max(self.tensors.largest(record.digest), floor)
         return difference / scale if scale else math.inf
 
 
@@ -272,8 +300,9 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
         phase, _, name = key
         if _is_input(name):
             continue
-        if phase == "forward" and not aligned:
-            judging.not_compared["hidden states"] = "the model's inputs are not part()'s samples"
+        if not aligned and (phase == "forward" or judging.by_calls(key)):
+            what = "hidden states" if phase == "forward" else name
+            judging.not_compared[what] = "the model's inputs are not part()'s samples"
             continue
         found = judging.compare(key)
         if found is None:
@@ -305,8 +334,9 @@ def published_verdict(reference: Run, run: Run, tensors: Tensors) -> str | None:
     """The paper's verdict on predictions (section IV); None if there are none to compare."""
     judging = _Judge(reference, run, tensors, FLOAT32)
     verdicts = []
+    aligned = _aligned(judging)
     for key in judging.wanted:
-        if key[0] != "prediction":
+        if key[0] != "prediction" or (judging.by_calls(key) and not aligned):
             continue
         for _, expected, actual in judging.pairs(key):
             if isinstance(actual, np.ndarray) and expected is not None:
@@ -436,6 +466,12 @@ def _cut(whole: NDArray[np.float64], own: Record, shape: tuple[int, ...]) -> NDA
         ends = zip(offset, size, strict=True)
         found.append(whole[tuple(slice(start, start + length) for start, length in ends)])
     return np.concatenate([each.ravel() for each in found]) if own.blocks else found[0]
+
+
+def _square(value: NDArray[np.float64]) -> float:
+    """The square of the norm of what is finite."""
+    finite = value[np.isfinite(value)]
+    return float(np.dot(finite, finite))
 
 
 def _largest(value: NDArray[np.float64]) -> float:

@@ -21,8 +21,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tapml.distributed.packing import to_array
+from tapml.distributed.placing import local_part, place_of
 from tapml.distributed.recorded_runs import FACTS, FORMAT, START, rank_folder, starting_values
-from tapml.distributed.recording import Recorder, digest, local_part, place_of
+from tapml.distributed.recording import Recorder, digest
 from tapml.distributed.samples_apart import batch_norms, dropouts
 from tapml.durable.files import write_bytes, write_json, writing
 from tapml_targets.errors import InputError

@@ -91,7 +91,8 @@ def _whole(held: Sequence[Record], tensors: Tensors) -> NDArray[np.float64] | No
         return None
     first, value = known[0]
     if first.placement == "rows":
-        return _by_rows(known)
+        in_part = any(each.shape or each.summed for each, _ in known)
+        return None if in_part else _by_rows(known)
     whole = np.full(first.shape, np.nan)
     filled = np.zeros(first.shape, bool)
     for each, value in known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,8 @@ _KEPT: Final[list[Any]] = []
 def run(member: Member, payload: dict[str, Any]) -> dict[str, Any]:
     """Train as one rank; a job of a group, which for the reference has one member.
 
+    With ranks on several machines, each has a group, and ``payload["part"]`` says which ranks.
+
     Raises
     ------
     RefusedError
@@ -38,9 +41,19 @@ def run(member: Member, payload: dict[str, Any]) -> dict[str, Any]:
     InputError
         If the job is wrong.
     """
-    witness = Witness(member, payload["deadline"])
+    part, flag = payload.get("part"), Path(member.folder, "failed")
+    if part is not None:
+        member = replace(member, rank=part["first"] + member.rank, size=part["size"])
+        flag = Path(part["flag"])
+    started = time.monotonic()
+    witness = Witness(member, payload["deadline"], flag)
     with witness.reporting():
-        return _run(member, payload, witness)
+        found = _run(member, payload, witness)
+        if part is not None:
+            from tapml.distributed.machines.meeting import leave
+
+            leave(member, part, started + payload["deadline"] - time.monotonic())
+        return found
 
 
 def build(job: Job, payload: dict[str, Any], dtype: torch.dtype | None) -> nn.Module:
@@ -92,7 +105,7 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
     witness.stage = "load the job"
     job = load_job(Path(payload["job"]))
     witness.stage = "meet the other ranks"
-    join(member, payload["deadline"])
+    join(member, payload["deadline"], payload.get("part"))
     witness.stage = "model()"
     model = build(job, payload, dtype)
     reference = payload["engine"] is None
@@ -242,7 +255,7 @@ def _predict(
             # A model may not run outside its step; all ranks then fail alike.
             recorder.not_compared["(prediction)"] = describe(error, job.path)
             return recorder.not_compared["(prediction)"]
-    recorder.predictions(found, step, rows)
+    recorder.predictions(found, step, rows, by_calls=True)
     return ""
 
 

@@ -324,7 +324,11 @@ def _rows(
     whole: Mapping[Key, Any], own: Mapping[Key, Any], step: int, tensors: Tensors
 ) -> tuple[int, ...] | None:
     """A rank's samples among those of one process, by the content of the model's inputs."""
-    names = [key for key in own if key[:2] == ("forward", step) and _is_input(key[2])]
+    names = [
+        key
+        for key, record in own.items()
+        if key[:2] == ("forward", step) and _is_input(key[2]) and not record.shape
+    ]
     pairs = []
     for key in names:
         mine = tensors.get(own[key].digest)

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from tapml.distributed.engine import Held
 from tapml.distributed.packing import tensors_in, to_array
+from tapml.distributed.placing import Piece, joined, local_part, piece_of, place_of, reduced
 
 ROOT: Final = "(model)"
 INPUT: Final = "(input)"
@@ -59,8 +58,8 @@ class Recorder:
         self._listening = False
         self._root_call: int | None = None
         self._seen: dict[str, int] = {}
-        # None for what ranks shard.
-        self._calls: dict[tuple[str, int, int], list[torch.Tensor | None]] = {}
+        # None for what has no place in the whole.
+        self._calls: dict[tuple[str, int, int], list[Piece | None]] = {}
         self._bytes = 0
         self._before: dict[str, torch.Tensor] = {}
         self._gradients: dict[str, Any] | None = None
@@ -141,7 +140,7 @@ class Recorder:
         """Keep the gradients as they are, the first time in a step only."""
         if self._gradients is None:
             self._gradients = {
-                name: None if each.grad is None else _reduced(each.grad.detach()).clone()
+                name: None if each.grad is None else reduced(each.grad.detach()).clone()
                 for name, each in self._parameters(model)
             }
 
@@ -183,18 +182,37 @@ class Recorder:
         Zero if no input does.
         """
         for (name, _, _), pieces in self._calls.items():
-            whole = [each for each in pieces if each is not None and each.ndim]
-            if name == INPUT and len(whole) == len(pieces):
+            whole = [each.value for each in pieces if each is not None and not each.shape]
+            if name == INPUT and len(whole) == len(pieces) and all(each.ndim for each in whole):
                 return sum(each.shape[0] for each in whole)
         return 0
 
-    def predictions(self, values: list[Any], step: int, rows: list[int] | None) -> None:
-        """Record what the trained model predicts for this rank's samples, call by call."""
+    def _samples_of_calls(self, rows: list[int] | None) -> int:
+        """How many samples each call of the model gets, if all of them; 0 for micro-batches."""
+        count = 0 if rows is None else len(rows)
+        inputs = [each for (name, _, _), each in self._calls.items() if name == INPUT]
+        whole = any(
+            all(each is not None and each.value.shape[:1] == (count,) for each in calls)
+            for calls in inputs
+        )
+        return count if whole else 0
+
+    def predictions(
+        self, values: list[Any], step: int, rows: list[int] | None, *, by_calls: bool = False
+    ) -> None:
+        """Record what the trained model predicts for this rank's samples, call by call.
+
+        With `by_calls` these are the calls of the last step, which only then get the samples of
+        one device's if all inputs do.
+        """
+        before = len(self.records)
         leaves = [list(tensors_in(value)) for value in values]
         for index in range(min(map(len, leaves), default=0)):
             name = "(prediction)" if len(leaves[0]) == 1 else f"(prediction)[{index}]"
-            pieces = [_whole(each[index]) for each in leaves]
+            pieces = [piece_of(each[index]) for each in leaves]
             self._add_rows("prediction", step, name, pieces, rows, index)
+        for record in self.records[before:]:
+            record["inputs"] = [INPUT] if by_calls else []
 
     def _enter(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._listening or _in_backward():
@@ -203,7 +221,7 @@ class Recorder:
         self._seen = {}
         self.root_calls.append((args, named))
         for index, tensor in enumerate(tensors_in([args, named])):
-            self._calls.setdefault((INPUT, index, 0), []).append(_copied(tensor))
+            self._calls.setdefault((INPUT, index, 0), []).append(piece_of(tensor))
 
     def _leave(self, *_: Any) -> None:
         if self._listening and not _in_backward():
@@ -224,7 +242,7 @@ class Recorder:
                 if tensor.is_floating_point():
                     self.formats.add(str(tensor.dtype).removeprefix("torch."))
                 key = name, index, occurrence
-                self._calls.setdefault(key, []).append(_copied(tensor))
+                self._calls.setdefault(key, []).append(piece_of(tensor))
 
         return keep
 
@@ -251,25 +269,28 @@ class Recorder:
         phase: str,
         step: int,
         name: str,
-        pieces: list[torch.Tensor | None],
+        pieces: list[Piece | None],
         rows: list[int] | None,
         order: int,
     ) -> None:
-        """Add a tensor of samples in pieces, one for each micro-batch; None for what is sharded."""
-        plain = [each for each in pieces if each is not None]
-        if len(plain) < len(pieces):
-            self.not_compared[name] = "it is sharded"
+        """Add a tensor of samples in pieces, one for each micro-batch."""
+        known = [each for each in pieces if each is not None]
+        piece = joined(known, self._samples_of_calls(rows)) if known else None
+        if len(known) < len(pieces):
+            self.not_compared[name] = "its shards are not contiguous"
         elif rows is None:
             self.not_compared[name] = "part() gives samples that are not in the batch"
-        elif any(each.ndim == 0 or each.shape[1:] != plain[0].shape[1:] for each in plain):
+        elif piece is None or not piece.value.ndim:
             self.not_compared[name] = "its first dimension does not count samples"
         else:
-            value = torch.cat(plain)
-            if not len(rows) or value.shape[0] % len(rows):
+            count = (piece.shape or piece.value.shape)[0]
+            if not len(rows) or count % len(rows):
                 self.not_compared[name] = "its first dimension does not count samples"
                 return
-            record = self._record(phase, step, name, to_array(value), order)
-            self.records.append({**record, "placement": "rows", "rows": rows})
+            record = self._record(phase, step, name, to_array(piece.value), order)
+            record |= {"placement": "rows", "rows": rows, "summed": list(piece.summed)}
+            record |= {"shape": list(piece.shape), "offset": list(piece.offset)}
+            self.records.append(record)
 
     def _add(
         self,
@@ -413,52 +434,6 @@ def _leaves_of(output: Any) -> Any:
     """An output as containers; data classes of model outputs are mappings already."""
     fields = getattr(output, "__dataclass_fields__", None)
     return output if fields is None else {name: getattr(output, name) for name in fields}
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor that no rank shards; None for others."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    replicated = all(isinstance(each, Replicate) for each in tensor.placements)
-    return tensor.to_local() if replicated else None
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A copy of a tensor that no rank shards; None for others.
-
-    A copy of an embedding's partial sum would use up the mask that its reduction needs.
-    """
-    whole = _whole(tensor)
-    return None if whole is None else whole.detach().clone()
-
-
-def _reduced(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose partial sums, one on each rank, are summed; all ranks call this."""
-    if not isinstance(tensor, DTensor) or not any(each.is_partial() for each in tensor.placements):
-        return tensor
-    kept = [Replicate() if each.is_partial() else each for each in tensor.placements]
-    return tensor.redistribute(placements=kept)
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor; it shares the tensor's memory."""
-    plain = tensor.detach()
-    return plain._local_tensor if isinstance(plain, DTensor) else plain
-
-
-def place_of(tensor: torch.Tensor) -> dict[str, Any] | None:
-    """Where the local part of a tensor lies in the whole; None if it is no contiguous block."""
-    if not isinstance(tensor, DTensor):
-        return {"placement": "whole"}
-    kinds = {type(each) for each in tensor.placements}
-    if not kinds <= {Replicate, Shard}:
-        return None
-    if kinds == {Replicate}:
-        return {"placement": "whole"}
-    _, offset = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
-    return {"placement": "shard", "shape": list(tensor.shape), "offset": list(offset)}
 
 
 def _state(optimizer: Any, parameter: nn.Parameter) -> Iterator[tuple[str, torch.Tensor]]:

@@ -25,11 +25,15 @@ class Record:
         Hash of the local values; empty if there is no tensor, such as a gradient that is None.
     placement
         ``whole``, ``shard`` (the block of the whole that begins at `offset`), ``blocks`` (several
-        such, flat and one after the other), or ``rows`` (the samples `rows`).
+        such, flat and one after the other), or ``rows`` (the samples `rows`, of which the rank has
+        the block that begins at `offset` of `shape`, if there is a shape).
+    summed
+        The ranks whose values add up to this tensor, of partial sums; empty for others.
     blocks
         Where each block begins, and its shape.
     inputs
-        For hidden states, the modules whose outputs this one takes.
+        For hidden states, the modules whose outputs this one takes; for predictions the model's
+        input, if they are made from the inputs of the last step.
     weight
         For updates, the largest magnitude of the weights; for gradients that follow from updates,
         that over the learning rate.
@@ -45,6 +49,7 @@ class Record:
     weight: float = 0.0
     blocks: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     inputs: tuple[str, ...] = ()
+    summed: tuple[int, ...] = ()
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Tensors:
     """Arrays by hash: equal replicas, and runs that agree, are kept once."""
 
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    _largest: dict[str, float] = field(default_factory=dict)
 
     def add(self, digest: str, array: NDArray[Any] | None) -> None:
         """Keep an array, unless it is known."""
@@ -62,6 +68,17 @@ class Tensors:
         """The values as float64; None if no rank has sent them."""
         found = self.arrays.get(digest)
         return None if found is None else np.asarray(found, np.float64)
+
+    def largest(self, digest: str) -> float:
+        """The largest finite magnitude; 0 for no tensor, or one that no rank has sent."""
+        found = self.arrays.get(digest)
+        if found is None:
+            return 0.0
+        if digest not in self._largest:
+            exact = found if found.dtype.kind == "f" else np.asarray(found, np.float64)
+            finite = np.isfinite(exact)
+            self._largest[digest] = float(np.max(np.abs(exact), where=finite, initial=0.0))
+        return self._largest[digest]
 
 
 @dataclass(frozen=True)
@@ -116,6 +133,7 @@ def read_run(answers: Iterable[Mapping[str, Any]], tensors: Tensors) -> Run:
                 rows=tuple(each.get("rows", ())),
                 weight=each.get("weight", 0.0),
                 inputs=tuple(each.get("inputs", ())),
+                summed=tuple(each.get("summed", ())),
                 blocks=tuple(
                     (tuple(start), tuple(shape)) for start, shape in each.get("blocks", ())
                 ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tapml.distributed.engine import Engine, Served
 from tapml.distributed.frameworks import TORCH, Framework
@@ -18,6 +18,9 @@ from tapml.distributed.sensitivity import sensitivity_limits
 from tapml.isolate.death import GroupDiedError
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
+
+if TYPE_CHECKING:
+    from tapml.distributed.machines.groups import MachineGroups
 
 FLOAT64: Final = "float64"
 _PERTURBED: Final = 3
@@ -50,6 +53,8 @@ class Runner:
 
     Attributes
     ----------
+    pool
+        Starts groups of processes, here or also on other machines.
     environment
         Where the runs are forked.
     framework
@@ -62,7 +67,7 @@ class Runner:
         Unit roundoff of the shortest format that the job computes in.
     """
 
-    pool: Pool
+    pool: Pool | MachineGroups
     plan: Plan
     environment: Environment
     framework: Framework = TORCH
@@ -72,6 +77,15 @@ class Runner:
     roundoff: float = FLOAT32.epsilon
     _limits: dict[tuple[str, ...], Limits] = field(default_factory=dict)
     _hidden: dict[Served | None, Run] = field(default_factory=dict)
+
+    def why_not(self, setting: Setting, engine: Engine) -> str:
+        """Why a setting cannot be run; empty if it can."""
+        reason = self.plan.why_not(setting, engine)
+        options = getattr(engine.settings, "COMMON_FOLDER", ())
+        needs = [name for name in options if setting.options.get(name, "none") != "none"]
+        if reason or not needs or isinstance(self.pool, Pool):
+            return reason
+        return f"{needs[0]}: the workers have no common folder for a checkpoint"
 
     def start(self, request: RunRequest) -> Future[list[Any]]:
         """Start a run."""

@@ -44,15 +44,17 @@ class Witness:
     Parameters
     ----------
     member
-        The rank; its group's folder carries the flag that one has failed.
+        The rank.
     deadline_seconds
         When the pool kills the group, from now.
+    flag
+        A file of all ranks of this machine, which says that one has failed.
     """
 
-    def __init__(self, member: Member, deadline_seconds: float) -> None:
+    def __init__(self, member: Member, deadline_seconds: float, flag: Path) -> None:
         self.stage = "start"
         self._member = member
-        self._flag = Path(member.folder, "failed")
+        self._flag = flag
         self._end_at = time.monotonic() + deadline_seconds - MARGIN_SECONDS
         self._main = threading.main_thread().ident
         self._printed = threading.Lock()

@@ -60,6 +60,30 @@ def step(m, b, o):
         (m(each).square().mean() / 2).backward()
     o.step()
 """,
+    "two calls with all samples each, and gathered outputs": """
+import torch.distributed as dist
+class Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        found = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(found, x)
+        return torch.cat(found)
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+def model():
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+def batch():
+    return torch.randn(8, 4), torch.randn(8, 4)
+def step(m, b, o):
+    o.zero_grad()
+    one, other = m(b[0]), m(b[1])
+    scores = one @ Gathered.apply(other).T
+    places = torch.arange(len(one)) + dist.get_rank() * len(one)
+    nn.functional.cross_entropy(scores, places).backward()
+    o.step()
+""",
     "autocast": """
 def step(m, b, o):
     o.zero_grad()

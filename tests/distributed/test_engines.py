@@ -60,6 +60,34 @@ def batch():
 
     assert found.outcome == "equal", found.reason
     assert found.compared["gradient"] == 5
+    # The embedding and the second Linear are partial sums, the first Linear is cut by outputs.
+    assert (found.compared["forward"], found.not_compared) == (5, ())
+
+
+def test_a_wrong_shard_of_a_hidden_state_shows_in_the_sum_that_takes_it(
+    check_job: CheckJob,
+) -> None:
+    code = """
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+def distribute(model, rank, world):
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (world,)), plan)
+    model[0].register_forward_hook(lambda *it: it[-1] * (1 + 0.1 * rank))
+    return model
+
+def part(batch, rank, world):
+    return batch
+"""
+    (found,) = check_job(_ADAM + code, worlds=[2]).results
+
+    assert (found.outcome, found.first_wrong) == ("inconsistent", "output of 2")
+    assert found.ranks == (0, 1)
+    assert found.not_compared == (
+        "1: a rank has the shape (8, 4), one device (8, 8): no DTensor says where the part lies",
+    )
 
 
 def test_sequence_parallel_norms_equal_one_device(check_job: CheckJob) -> None:
@@ -78,7 +106,34 @@ def batch():
 
     assert found.outcome == "equal", found.reason
     assert found.compared["gradient"] == 9
-    assert not any("contiguous" in each for each in found.not_compared)
+    assert (found.compared["forward"], found.not_compared) == (6, ())
+
+
+def test_a_layer_cut_by_inputs_whose_parts_nobody_sums_is_named(check_job: CheckJob) -> None:
+    code = """
+class Cut(nn.Linear):
+    place, world = 0, 1
+    def forward(self, x):
+        size = self.in_features // self.world
+        own = slice(self.place * size, (self.place + 1) * size)
+        return nn.functional.linear(x[..., own], self.weight[:, own])
+
+def model():
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), Cut(8, 4, bias=False))
+
+def part(batch, rank, world):
+    return batch
+
+def distribute(model, rank, world):
+    model[2].place, model[2].world = rank, world
+    return model
+"""
+    (found,) = check_job(_ADAM + code, worlds=[2]).results
+
+    assert found.first_wrong == "output of 2"
+    assert found.mistake == (
+        "the output of 2 is a part of a sum on each rank, and nothing sums the parts"
+    )
 
 
 def test_stages_of_a_pipeline_equal_one_device(check_job: CheckJob) -> None:

@@ -1,31 +1,20 @@
-"""Spreads the models of a campaign over the workers of a Dask cluster.
-
-Dask pickles what it sends, so only bytes travel, and its pickles only within TLS or on this
-machine: an address that is not loopback must begin with ``tls://``. Certificates are those of
-Dask's own configuration (``distributed.comm.tls``).
-"""
+"""Spreads the models of a campaign over the workers of a Dask cluster."""
 
 from __future__ import annotations
 
-import ipaddress
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
+from tapml.distributed.cluster import RESOURCE, client_of, workers_of
 from tapml.distributed.fuzzing.patching import JOB, write_patched
-from tapml_targets.errors import InputError, SetupError
 
 if TYPE_CHECKING:
     from tapml.isolate.pool import Pool
 
-RESOURCE: Final = "ranks"
-"""The resource of a worker that says how many ranks it may run at a time."""
-_CONNECT_SECONDS: Final = 10
 _WARM: Final[dict[tuple[str, ...], Pool]] = {}
 
 
@@ -44,24 +33,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     deadline_seconds: float
 
 
-def check_address(address: str) -> None:
-    """Raise InputError unless an address is within TLS or of this machine."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port:
-        raise InputError(
-            f"a scheduler of Dask is tcp://127.0.0.1:8786 or tls://HOST:8786, got {address!r}"
-        )
-    try:
-        here = ipaddress.ip_address(parts.hostname).is_loopback
-    except ValueError:
-        here = parts.hostname == "localhost"
-    if parts.scheme == "tcp" and not here:
-        raise InputError(
-            f"{address} is another machine and is not encrypted: start scheduler and workers with "
-            "TLS certificates, and give tls://HOST:PORT"
-        )
-
-
 def spread(address: str, cases: Sequence[Case]) -> Iterator[tuple[str, bytes | str]]:
     """Check all cases on the cluster's workers, each as it ends.
 
@@ -77,20 +48,10 @@ def spread(address: str, cases: Sequence[Case]) -> Iterator[tuple[str, bytes | s
     SetupError
         If Dask is missing, or nobody answers there.
     """
-    check_address(address)
-    if find_spec("distributed") is None:
-        raise SetupError("this needs Dask: pip install 'tapml[dask]'")
-    import distributed as untyped
+    with client_of(address) as client:
+        from distributed import as_completed
 
-    distributed: Any = untyped
-
-    try:
-        client = distributed.Client(address, timeout=_CONNECT_SECONDS)
-    except (OSError, TimeoutError) as error:
-        raise SetupError(f"no scheduler of Dask answers at {address}: {error}") from error
-    with client:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        counted = any(RESOURCE in each["resources"] for each in workers)
+        counted = any(RESOURCE in each["resources"] for each in workers_of(client).values())
         futures: dict[Any, str] = {}
         for case in cases:
             needs = {RESOURCE: max(case.worlds)} if counted else None
@@ -104,7 +65,7 @@ def spread(address: str, cases: Sequence[Case]) -> Iterator[tuple[str, bytes | s
                 retries=0,
             )
             futures[future] = case.name
-        for future in distributed.as_completed(list(futures)):
+        for future in as_completed(list(futures)):
             try:
                 yield futures[future], future.result()
             except Exception as error:

@@ -20,6 +20,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "saved_by": ("none", "1", "2", "4"),
     "resumed_by": ("none", "1", "2", "4"),
 }
+COMMON_FOLDER: Final = ("saved_by", "resumed_by")
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "saved-by-ranks",

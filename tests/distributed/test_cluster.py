@@ -1,10 +1,10 @@
-"""Models spread over a Dask cluster: what travels, and where it may."""
+"""Schedulers of Dask: which may be used."""
 
 from __future__ import annotations
 
 import pytest
 
-from tapml.distributed.fuzzing.spreading import check_address
+from tapml.distributed.cluster import check_address
 from tapml_targets.errors import InputError
 
 

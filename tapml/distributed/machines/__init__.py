@@ -1,0 +1,1 @@
+"""The ranks of one run on several machines: the workers of a Dask scheduler."""
