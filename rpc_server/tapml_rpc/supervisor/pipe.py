@@ -81,10 +81,7 @@ class Ring:
         self._placed = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def view(self, start: int, nbytes: int) -> memoryview:
-        """What the other side has placed.
-
-        Raises ProtocolError if that is not one piece of the ring.
-        """
+        """What the other side has placed; raises ProtocolError if it is outside the ring."""
         offset = start % self.nbytes
         if offset + nbytes > self.nbytes or nbytes < 0:
             raise ProtocolError(f"{nbytes} bytes at {start} do not lie in a ring of {self.nbytes}")
@@ -174,10 +171,7 @@ class Pipe:
         place: tuple[int, int] = (NOWHERE, 0),
         descriptor: int | None = None,
     ) -> None:
-        """Send a frame; with `most_unsent` it never waits.
-
-        Raises OSError if the peer is gone, or too much is waiting for it.
-        """
+        """Send a frame, without waiting if `most_unsent`; raises OSError if nobody takes it."""
         frame = b"".join((_FRAME.pack(len(packed), len(inline), *place), packed, inline))
         if not self._most_unsent:
             if descriptor is not None:

@@ -177,10 +177,7 @@ class Standstill:
 
 
 def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedError, str]:
-    """End a worker; the error for its client, and the command that ran (empty for none).
-
-    The error begins with `what`.
-    """
+    """End a worker: the error for its client, which begins with `what`, and the command, if any."""
     running, last = worker.board.running(), worker.board.last
     command = last.name(*running[:2]) if running else ""
     where = f" in {command}" if command else " between two commands"
@@ -260,10 +257,7 @@ class Relay:
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
     def connect(self, connection: socket.socket, received: bytes) -> None:
-        """Have the worker serve the client's data connection, of which `received` has been read.
-
-        This object owns it.
-        """
+        """Have the worker serve a data connection, now ours, of which `received` has been read."""
         if self.ended:
             connection.close()
         else:

@@ -57,10 +57,7 @@ Gone = Callable[[bytes, str], None]
 
 
 class _Secrets:
-    """The guard of the relay's connections: admits the switchboard's secrets.
-
-    The identity it gives is the secret itself, which only the door uses.
-    """
+    """The guard of the relay's connections: a switchboard's secret is the identity it gives."""
 
     def __init__(self, board: Switchboard) -> None:
         self._board = board

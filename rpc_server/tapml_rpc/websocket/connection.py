@@ -87,11 +87,7 @@ class ServerConnection:
         forwarder.watch(connection, self._events, self._ready)
 
     def put(self, head: bytes, parts: Parts = (), sent: Callable[[], None] | None = None) -> bool:
-        """Send `head` and `parts` as one message; False if the connection has ended.
-
-        `sent` is called once `parts` may be overwritten, in the order of the calls, and also if
-        nobody takes them.
-        """
+        """Send one message; `sent` is called once `parts` may change, in any case."""
         nbytes = len(head) + sum(map(len, parts))
         if self._deadline or self.gone or self._nbytes + nbytes > self._most_unsent:
             if not self._deadline:

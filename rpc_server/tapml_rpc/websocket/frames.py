@@ -30,10 +30,7 @@ _NO_CHUNK: Final = memoryview(b"")
 
 
 def head(packed: bytes, chunk_bytes: int) -> bytes:
-    """What precedes the chunk: the length, the packed header and the zeros.
-
-    Raises ProtocolError if the chunk is longer than any peer accepts.
-    """
+    """The length, the packed header and the zeros before the chunk; raises ProtocolError."""
     if chunk_bytes > wire.MAX_CHUNK_BYTES:
         raise ProtocolError(
             f"a chunk of {chunk_bytes} bytes is over the bound of {wire.MAX_CHUNK_BYTES}; "
@@ -52,10 +49,7 @@ def join(packed: bytes, chunk: bytes | memoryview = b"") -> bytes:
 
 
 def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
-    """The packed header and the chunk of a message, without copying.
-
-    Raises ProtocolError if it is malformed, or a part is longer than its bound.
-    """
+    """The packed header and the chunk of a message, not copied; raises ProtocolError."""
     view = memoryview(message)
     end, start = _ends(view, len(view))
     return view[_LENGTH.size : end], view[start:] if start < len(view) else _NO_CHUNK
@@ -73,10 +67,7 @@ def split_scattered(message: Scattered) -> tuple[memoryview, Chunk]:
 
 
 def _ends(view: memoryview, size: int) -> tuple[int, int]:
-    """Where the header ends and where the chunk begins in a message of `size` bytes.
-
-    `view` is the message, or at least all that comes before its chunk.
-    """
+    """Ends of header and padding in `size` bytes; `view` has at least all before the chunk."""
     if size < _LENGTH.size:
         raise ProtocolError(
             f"a message of {size} bytes; expected a header's length in 4 bytes and the header"
