@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.scattered import Chunk, Scattered
 from tapml_targets.errors import ProtocolError
 
 # A page of words, of which the first counts released bytes.
@@ -63,18 +62,6 @@ class Ring:
         self._placed = end
         offset = start % self.nbytes
         return start, self._bytes[offset : offset + nbytes]
-
-    def place(self, chunk: Chunk) -> int | None:
-        """Put `chunk` into the ring: its position; None while there is no room."""
-        room = self.reserve(len(chunk))
-        if room is None:
-            return None
-        start, memory = room
-        if isinstance(chunk, Scattered):
-            chunk.copy_to(memory)
-        else:
-            memory[:] = chunk
-        return start
 
     def trim(self, start: int, nbytes: int) -> None:
         """Return what the piece reserved last does not need after its first `nbytes`."""

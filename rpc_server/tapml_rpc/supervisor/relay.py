@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session
-from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
 from tapml_rpc.supervisor.relayed import Channel, RelayedData
@@ -266,7 +265,7 @@ class Relay:
             send, descriptor = self._worker.pipe.send, connection.fileno()
             self._write(lambda: send(told, received, descriptor=descriptor))
 
-    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
+    def accept(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
         """Take a relayed message of the client; raises TapmlError, for the client to read."""
         check_epoch(header, self._epoch)
         if self.ended:
@@ -283,7 +282,7 @@ class Relay:
         elif kind == "goodbye":
             self.end("closed by the client")
         elif kind == "blob" and self._blobs is not None:
-            self._hand_over(*self._blobs.handle(header, in_one_piece(chunk)))
+            self._hand_over(*self._blobs.handle(header, chunk))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, Protocol
 
 from tapml_rpc import wire
 from tapml_rpc.device.commands import PIECE_BYTES, PieceMemory
-from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe, Ring
 from tapml_rpc.supervisor.worker_process import WorkerProcess
@@ -109,22 +108,22 @@ class RelayedData:
         self._write = write
         self._window = Window(bounds)
 
-    def add(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
+    def add(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
         """Take a batch; raises ProtocolError if it is malformed or out of bounds."""
         self._window.add(header, len(chunk))
         self.forward(packed, chunk)
 
-    def forward(self, packed: bytes, chunk: Chunk = _NO_CHUNK) -> None:
+    def forward(self, packed: bytes, chunk: memoryview = _NO_CHUNK) -> None:
         """Hand a message on; raises ProtocolError if there is no room for its chunk."""
         pipe, nbytes = self._worker.pipe, len(chunk)
         if nbytes <= INLINE_BYTES:
-            inline = in_one_piece(chunk)
-            self._write(lambda: pipe.send(packed, inline))
+            self._write(lambda: pipe.send(packed, chunk))
             return
-        start = self._worker.up.place(chunk)
-        if start is None:
+        room = self._worker.up.reserve(nbytes)
+        if room is None:
             raise ProtocolError("more bytes wait for an answer than this server takes")
-        place = start, nbytes
+        place = room[0], nbytes
+        room[1][:] = chunk
         self._write(lambda: pipe.send(packed, place=place))
 
     def pass_on(self, header: wire.Header, frame: Frame) -> bool:

@@ -20,7 +20,6 @@ from websockets.http11 import Request
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
-from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.relay import Relay
@@ -100,7 +99,7 @@ class _Connection:
             most_unsent=_MOST_UNSENT_BYTES,
         )
 
-    def _hear_control(self, message: Chunk | None) -> None:
+    def _hear_control(self, message: memoryview | None) -> None:
         try:
             packed, chunk = _split(message)
             if chunk:
@@ -125,7 +124,7 @@ class _Connection:
             self.peer.put(_message(reply))
         self._front.settle(self.client)
 
-    def _hear_data(self, message: Chunk | None) -> None:
+    def _hear_data(self, message: memoryview | None) -> None:
         header: wire.Header | None = None
         try:
             packed, chunk = _split(message)
@@ -296,12 +295,10 @@ class WebSocketFront(WebSocketServer):
         self.forwarder.close()
 
 
-def _split(message: Chunk | None) -> tuple[memoryview, Chunk]:
+def _split(message: memoryview | None) -> tuple[memoryview, memoryview]:
     """Header and chunk; raises ProtocolError for text and for malformed messages."""
     if message is None:
         raise ProtocolError("a text message came; messages are binary")
-    if isinstance(message, Scattered):
-        return frames.split_scattered(message)
     return frames.split(message)
 
 
