@@ -103,15 +103,7 @@ class Pending(Generic[Result]):
         self._ready = True
 
     def result(self) -> Result:
-        """The result.
-
-        Raises
-        ------
-        InputError
-            If the batch has not ended.
-        TapmlError
-            The error that kept the command from running.
-        """
+        """The result; raises InputError before its batch has ended, or the command's error."""
         if not self._ready:
             raise InputError("this result comes when its batch ends: leave the `with` block first")
         if self._error is not None:
@@ -257,23 +249,13 @@ class Transport(Protocol):
     ) -> Ticket:
         """Send a batch; waits only while there is no room for it.
 
-        Parameters
-        ----------
-        chunk
-            Payload of all writes; a large one must not change until it is answered.
-        pending
-            The results of `commands` by index of the command; inside a program by that of the
-            command that runs it and that in the program.
+        `chunk` is the payload of all writes; a large one must not change until it is answered.
+        `pending` are the results of `commands` by index of the command; inside a program by that of
+        the command that runs it and that in the program.
         """
 
     def wait(self, ticket: Ticket) -> None:
-        """Wait for a batch's answer.
-
-        Raises
-        ------
-        DeviceLostError
-            If the other end is gone, or a subclass that says why.
-        """
+        """Wait for an answer; raises DeviceLostError, or a subclass, if the other end is gone."""
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
         """Send a message other than a batch, within the same bounds and in order with batches.
