@@ -23,10 +23,7 @@ _PIECES: Final = 16
 
 
 class OutputTail:
-    """Reads a pipe, which it closes, to its end on a thread, and keeps the last bytes.
-
-    Nothing else is kept, whether the process prints lines or not.
-    """
+    """Reads a pipe, which it closes, to its end on a thread, and keeps only the last bytes."""
 
     def __init__(self, source: IO[bytes], most_bytes: int) -> None:
         self._source = source
@@ -39,10 +36,7 @@ class OutputTail:
         self._reader.start()
 
     def text(self) -> str:
-        """The last output, without surrounding white space.
-
-        Includes the last output of a process that has just ended.
-        """
+        """The last output, even of a process that has just ended, without white space."""
         with self._lock:
             # The reader may not have run since the process wrote.
             self._take()
@@ -93,10 +87,7 @@ def describe_exit(code: int) -> str:
 
 
 def is_busy(pid: int) -> bool:
-    """Whether a thread of a process runs, or waits for a processor or a disk; Linux only.
-
-    Includes the process's children: PoCL's linker is a process.
-    """
+    """Whether a thread of a process or its children (PoCL's linker) runs, or waits for a disk."""
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
             # The name before the state is in parentheses and may contain some.

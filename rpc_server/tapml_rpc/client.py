@@ -18,7 +18,7 @@ from typing import Final
 from tapml_rpc.diagnose import told
 from tapml_rpc.link import Held
 from tapml_rpc.options import port_number
-from tapml_rpc.relay.route import leads_to_websocket, websocket_through
+from tapml_rpc.relay.tunnel import leads_to_websocket, websocket_through
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Batch, Session

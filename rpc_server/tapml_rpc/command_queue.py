@@ -43,7 +43,7 @@ class CommandQueue:
         self,
         command: list[Any],
         header_bytes: int = 32,
-        pending: Pending | dict[int, Pending] | None = None,
+        pending: Pending[Any] | dict[int, Pending[Any]] | None = None,
     ) -> None:
         """Queue a command; a full queue is sent.
 
@@ -79,7 +79,7 @@ class CommandQueue:
         field: int,
         data: memoryview | bytes,
         header_bytes: int = 32,
-        pending: dict[int, Pending] | None = None,
+        pending: dict[int, Pending[Any]] | None = None,
     ) -> None:
         """Queue a command with its payload; `data` must not change until the batch is sent.
 
@@ -127,10 +127,7 @@ class CommandQueue:
         self._begun = len(self._commands), len(self._pieces), self._chunk_bytes
 
     def give_up(self) -> None:
-        """Forget the work queued since :meth:`begin`; its results will not come.
-
-        Handles are neither work nor results: they may be used later.
-        """
+        """Forget the work queued since :meth:`begin`, but not handles: they may be used later."""
         commands, pieces, self._chunk_bytes = self._begun
         for index in [index for index in self._pending if _command_of(index) >= commands]:
             pending = self._pending.pop(index)

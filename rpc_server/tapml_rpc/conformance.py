@@ -13,19 +13,11 @@ from tapml_targets.errors import DeviceLostError, TapmlError
 
 
 def conformance_over(session: Session) -> list[CaseResult]:
-    """Run all cases on the device of a session.
+    """Run all cases on the device of an :func:`~tapml_rpc.reach.open_device` session.
 
-    A case that takes the device down fails alone: the next one has a session of its own.
-
-    Parameters
-    ----------
-    session
-        Of :func:`tapml_rpc.reach.open_device`. Nobody else may use it meanwhile.
-
-    Raises
-    ------
-    InputError
-        If this side does not know the device's platform, whose kernels the cases run.
+    Nobody else may use the session meanwhile. A case that takes the device down fails alone:
+    the next one has a session of its own. Raises InputError if this side does not know the
+    device's platform, whose kernels the cases run.
     """
     results: list[CaseResult] = []
     current = session

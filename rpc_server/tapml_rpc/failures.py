@@ -114,19 +114,13 @@ def lost_session(why: str = "") -> DeviceLostError:
 
 
 def show_fault(error: Exception) -> None:
-    """Print an internal fault: it costs one message only, and must be seen.
-
-    Peers' faults are reported to them alone.
-    """
+    """Print an internal fault, which must be seen; peers' faults are reported to them alone."""
     if not isinstance(error, TapmlError):
         traceback.print_exception(error)
 
 
 def error_reply(error: Exception, header: object) -> bytes:
-    """The answer to a message that cannot be taken, b"" if even that is too long.
-
-    `header` is the message's, as far as it was understood.
-    """
+    """The answer to a message of this `header` that is not taken; b"" if even that is too long."""
     reply: wire.Header = {"type": "error", "error": failure_to_wire(error)}
     sequence = header.get("sequence") if isinstance(header, dict) else None
     if type(sequence) is int and 0 <= sequence <= wire.MAX_INTEGER:

@@ -27,20 +27,11 @@ _NO_CHUNK: Final = memoryview(b"")
 
 
 def open_in_process(description: DeviceDescription) -> Session:
-    """Open a device of this machine in this process.
+    """Open a device of this machine, from :mod:`tapml_targets.ranking`, in this process.
 
-    Parameters
-    ----------
-    description
-        From :mod:`tapml_targets.ranking`.
-
-    Raises
-    ------
-    NoSuchDeviceError
-        If this process does not see it: its driver loader may have been set up before tapml was
-        asked. :func:`tapml_rpc.local.open_local` reaches it nevertheless.
-    SetupError
-        If its driver does not open it.
+    Raises NoSuchDeviceError if this process does not see it: its driver loader may have been
+    set up before tapml was asked, and :func:`tapml_rpc.local.open_local` reaches it
+    nevertheless; SetupError if its driver does not open it.
     """
     driver = load_driver_module(description.platform).open_device(description)
     return Session(InProcessTransport(driver))
@@ -86,6 +77,10 @@ class InProcessTransport:
             self._session.download_credit = self.bounds.download_window
         self._running = None
         return ticket
+
+    def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
+        """Not used: nothing is kept by hash."""
+        raise NotImplementedError
 
     def wait(self, ticket: Ticket) -> None:
         """A batch is answered as soon as it is sent."""

@@ -71,7 +71,7 @@ def _nothing() -> None:
 
 
 class Link:
-    """The :class:`tapml_rpc.transport.BlobTransport` to a server, over two open connections.
+    """The :class:`tapml_rpc.transport.Transport` to a server, over two open connections.
 
     It owns `data`, which asks `unanswered` where to put chunks if it receives them in place.
     `watch` starts to watch the control connection, given a function that adds to the message of a
@@ -116,11 +116,7 @@ class Link:
         pending: PendingResults | None = None,
         stream: int = 0,
     ) -> Ticket:
-        """Send a batch; waits while the server's credit is used up, or it takes no bytes.
-
-        The payload `chunk`, if large, must not change until the batch is answered. `pending` are
-        the results of `commands` by index.
-        """
+        """Send a batch; see :class:`tapml_rpc.transport.Transport`."""
         header: wire.Header = {"type": "batch", "commands": commands}
         if stream:
             header["stream"] = stream
@@ -129,14 +125,11 @@ class Link:
         return ticket
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
-        """Send a message other than a batch; see :class:`tapml_rpc.transport.BlobTransport`."""
+        """Send a message other than a batch; see :class:`tapml_rpc.transport.Transport`."""
         return self._post(fields, chunk, {})
 
     def wait(self, ticket: Ticket) -> None:
-        """Wait for a batch's answer.
-
-        Raises DeviceLostError, or a subclass, if the server is gone.
-        """
+        """Wait for a batch's answer; raises DeviceLostError if the server is gone."""
         while not ticket.done:
             self._receive()
 

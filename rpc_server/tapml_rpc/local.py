@@ -161,13 +161,6 @@ class LocalWorker(Watch):
         if self.lost is None:
             self._lose(f"the worker of this session has ended: {relay.ended}")
 
-    def _look(self) -> bool:
-        """Not used: the worker is minded instead."""
-        return True
-
-    def _send(self, header: dict[str, object]) -> None:
-        """Not used: there is no control connection."""
-
 
 def open_local(
     device: str | DeviceDescription = DEFAULT_PLATFORM,

@@ -16,10 +16,7 @@ _MOUNTED: Final = "sys/fs/cgroup"
 
 
 def usable_bytes(root: Path = _SYSTEM) -> int:
-    """The machine's memory in bytes, or the smallest limit of this process's control groups.
-
-    `root` is where ``proc`` and ``sys`` are. 0 if the machine does not say.
-    """
+    """The machine's memory in bytes, or a smaller limit of our control groups; 0 if unknown."""
     try:
         memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), 0)
     except (ValueError, OSError):

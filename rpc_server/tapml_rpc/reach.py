@@ -153,11 +153,7 @@ def open_another(session: Session) -> Session:
     """Another session with the device of a session, whose faults do not affect the first.
 
     A device that a tracker lent is used under the same lease, and is given back with the first.
-
-    Raises
-    ------
-    SetupError
-        If the device takes no further session.
+    Raises SetupError if the device takes no further session.
     """
     if session in _ways:
         place, way = _ways[session]

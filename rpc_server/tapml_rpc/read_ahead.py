@@ -8,10 +8,7 @@ from tapml_rpc.transport import EndedError
 
 
 class ReadAhead:
-    """The receiving half of a connection, a non-blocking socket. Nothing here waits.
-
-    Received bytes that were not parsed yet are ``_ahead[_start:_end]``; at most `nbytes`.
-    """
+    """The receiving half of a non-blocking socket; ``_ahead[_start:_end]`` is not parsed yet."""
 
     def __init__(self, connection: socket.socket, nbytes: int) -> None:
         self._socket = connection

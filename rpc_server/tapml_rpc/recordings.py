@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakValueDictionary
 
 from tapml_rpc import wire
-from tapml_rpc.command_queue import contiguous_bytes
 from tapml_rpc.device.program_body import (
     MAX_ARGUMENTS,
     MAX_NAME_CHARACTERS,
-    check_program,
 )
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.transport import PendingRead
@@ -30,20 +26,9 @@ class RemoteProgram:
 
     Inside the ``with`` block that makes it, its methods record commands. Afterwards
     :meth:`Session.execute` and :meth:`Batch.execute` run it. The device forgets it when it is
-    garbage-collected. It keeps its buffers and Libraries.
-
-    Attributes
-    ----------
-    name
-        Its name on the wire.
-    commands
-        Its commands in wire form.
-    writes
-        For each payload of a run: its position in the chunk, and its bytes.
-    reads
-        For each result of a run: the place of the read, and its bytes.
-    arguments
-        How many integers a run brings.
+    garbage-collected. It keeps its buffers and Libraries. `name` is its name on the wire,
+    `commands` are in wire form. A run has `writes` (position in the chunk, bytes), `reads`
+    (place of the command, bytes) and so many integer `arguments`.
     """
 
     def __init__(
@@ -164,75 +149,3 @@ class RemoteProgram:
             raise InputError(f"{self} has been recorded; record another one")
         self.commands.append(command)
         self._uses.extend(uses)
-
-
-class Recordings:
-    """The programs of a session, with its lock, queue and link."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._programs: WeakValueDictionary[str, RemoteProgram] = WeakValueDictionary()
-
-    @contextmanager
-    def program(self, name: str) -> Iterator[RemoteProgram]:
-        """Record a program: commands that are then run by one.
-
-        Nothing runs while recording. A program of the same name is replaced.
-
-        Raises
-        ------
-        InputError
-            At the end, if it has too many commands.
-        """
-        session = self._session
-        program = RemoteProgram(session, name, session._dropped.append)
-        yield program
-        with session._lock:
-            body = check_program(name, program.commands, session._link.bounds.program_commands)
-            former = self._programs.get(name)
-            if former is not None and former.known:
-                former.known = False
-                session._add(["forget", name], 16)
-            program.recorded = program.known = True
-            self._programs[name] = program
-            session._add(["program", name, program.commands], body.nbytes)
-
-    def execute(
-        self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
-    ) -> list[memoryview]:
-        """Run a program; the results of its reads, in their order.
-
-        Parameters
-        ----------
-        payloads
-            The bytes of its writes, in their order: any contiguous buffers.
-        arguments
-            Its integers, in their order.
-
-        Raises
-        ------
-        InputError
-            If these do not match the program.
-        TapmlError
-            The stream's first error.
-        """
-        with self._session.batch() as batch:
-            pending = batch.execute(program, *payloads, arguments=arguments)
-        return [read.result() for read in pending]
-
-    def add_execute(
-        self, program: RemoteProgram, payloads: Sequence[Any], arguments: Sequence[int]
-    ) -> list[PendingRead]:
-        """Queue a run of a program."""
-        session = self._session
-        if program.session is not session or not program.recorded:
-            raise InputError(f"{program} was recorded in another session, or not to its end")
-        if self._programs.get(program.name) is not program:
-            raise InputError(f"{program} has been replaced by another of its name")
-        views = [contiguous_bytes(payload) for payload in payloads]
-        chunk, results, given = program.payload(views), program.results(), list(arguments)
-        session._collect()
-        command = ["execute", program.name, given, 0]
-        header_bytes = 32 + len(program.name) + 9 * len(given)
-        session._queue.add_with(command, 3, chunk, header_bytes, dict(results))
-        return list(results.values())

@@ -14,18 +14,9 @@ if TYPE_CHECKING:
 
 
 class RemoteBuffer:
-    """Device memory behind a handle that this client chose.
+    """Device memory of `nbytes` behind a `handle` that this client chose.
 
     Freed by :meth:`Session.free`, when the session ends, or when it is garbage-collected.
-
-    Attributes
-    ----------
-    session
-        The session it belongs to.
-    handle
-        Its number on the wire.
-    nbytes
-        Its size.
     """
 
     __slots__ = ("_collect", "freed", "handle", "nbytes", "session")
@@ -50,12 +41,8 @@ class RemoteBuffer:
     def check_window(self, session: Session, offset: int, nbytes: int) -> None:
         """Check that `session` has this buffer and the window lies inside.
 
-        Raises
-        ------
-        DeviceRestartedError
-            If the buffer is from an earlier lifetime of the server.
-        InputError
-            If it is of another session or was freed, or the window lies outside.
+        Raises InputError, or DeviceRestartedError for a buffer of an earlier life of the
+        server.
         """
         if self.freed or self.session is not session:
             raise self._not_of(session)
@@ -80,10 +67,7 @@ class RemoteBuffer:
 
 @dataclass(frozen=True)
 class RemoteTensor:
-    """A window on a remote buffer, an argument of a call.
-
-    `shape` counts elements of `dtype`; `byte_offset` is the position of the first one.
-    """
+    """A window on a remote buffer: `shape` in elements of `dtype`, from `byte_offset` on."""
 
     buffer: RemoteBuffer
     byte_offset: int
@@ -120,10 +104,7 @@ class RemoteLibrary:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, int] | None,
     ) -> list[Any]:
-        """The fields of ``call``: Library, name, tensors, symbols.
-
-        Raises InputError if the Library has no such name, or something belongs to another session.
-        """
+        """The fields of ``call``: Library, name, tensors, symbols; raises InputError."""
         if self.session is not session:
             raise InputError(f"Library {self.digest[:12]} is loaded in another session")
         if name not in self.operators and name not in self.entries:

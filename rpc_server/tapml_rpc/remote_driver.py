@@ -56,15 +56,11 @@ class Recorded:
 
 
 class RemoteDriver:
-    """The device of a session; see :class:`tapml_targets.driver.Driver`.
+    """The device of a session, for nobody else meanwhile; see :class:`tapml_targets.driver.Driver`.
 
     Commands are sent and not waited for, so that the server must keep their order; what may be
-    refused is waited for, so that the refusal is raised where it belongs.
-
-    Parameters
-    ----------
-    session
-        Nobody else may use it meanwhile. Closing the driver closes it.
+    refused is waited for, so that the refusal is raised where it belongs. Closing the driver
+    closes the session.
     """
 
     dialects: Mapping[str, ModuleKind] = {}
@@ -78,7 +74,7 @@ class RemoteDriver:
 
     def allocate(self, nbytes: int) -> RemoteBuffer:
         """See :meth:`Driver.allocate`; the device is waited for."""
-        with self._cleared():
+        with self.cleared():
             buffer = self.session.allocate(nbytes)
             self.session.fence()
         return buffer
@@ -97,7 +93,7 @@ class RemoteDriver:
 
     def read(self, buffer: RemoteBuffer, byte_offset: int, nbytes: int) -> memoryview:
         """See :meth:`Driver.read`."""
-        with self._cleared():
+        with self.cleared():
             return memoryview(self.session.read(buffer, nbytes, byte_offset))
 
     def read_into(self, buffer: RemoteBuffer, byte_offset: int, target: memoryview) -> None:
@@ -128,7 +124,7 @@ class RemoteDriver:
         """See :meth:`Driver.load`."""
         own = {each.name: each for each in kernels}
         library = Library(self.description.platform, (module,), own, {})
-        with self._cleared():
+        with self.cleared():
             self.session.unload(self.session.upload(library))
         return {name: RemoteKernel(module, each) for name, each in own.items()}
 
@@ -144,7 +140,7 @@ class RemoteDriver:
 
     def bind(self, launches: Sequence[BoundLaunch]) -> Recorded:
         """See :meth:`Driver.bind`."""
-        with self._cleared():
+        with self.cleared():
             calls = tuple(map(self._operator, launches))
             with self.session.program(f"launches {next(self._numbers)}") as program:
                 for library, tensors in calls:
@@ -154,7 +150,7 @@ class RemoteDriver:
 
     def launch_all(self, sequence: Recorded) -> None:
         """See :meth:`Driver.launch_all`."""
-        with self._cleared(), self.session.batch() as batch:
+        with self.cleared(), self.session.batch() as batch:
             if self._timed is None:
                 batch.execute(sequence.program)
                 return
@@ -172,7 +168,7 @@ class RemoteDriver:
 
     def finish(self) -> None:
         """See :meth:`Driver.finish`."""
-        with self._cleared():
+        with self.cleared():
             self.session.fence()
 
     def close(self) -> None:
@@ -211,7 +207,7 @@ class RemoteDriver:
         return self.session.upload(library), tensors
 
     @contextmanager
-    def _cleared(self) -> Iterator[None]:
+    def cleared(self) -> Iterator[None]:
         """Leave the session usable after an error of the device."""
         try:
             yield

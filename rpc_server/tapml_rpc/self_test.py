@@ -13,8 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml_rpc.client import RemoteBuffer, RemoteLibrary, RemoteTensor, Session
+from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session
 from tapml_rpc.reach import open_another, place_of
+from tapml_rpc.remote_driver import RemoteDriver
 from tapml_targets import probe_cache
 from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
@@ -23,26 +24,17 @@ from tapml_targets.library import Library
 from tapml_targets.self_test.facts import SelfTest, from_plain, to_plain
 from tapml_targets.self_test.known import asked_of, self_test
 from tapml_targets.self_test.measure import measure
+from tapml_targets.self_test.place import DriverPlace
 
 
 def self_test_over(session: Session, *, libraries: Mapping[str, Library] | None = None) -> SelfTest:
-    """Test the device of a session.
+    """Test the device of a session, which nobody else may use meanwhile; what it holds stays.
 
-    A driver that crashes or hangs ends the session: that is reported among the problems, and the
-    caller connects again. For a device of this machine
+    A driver that crashes or hangs ends the session: that is reported among the problems, and
+    the caller connects again. For a device of this machine
     :func:`tapml_targets.self_test.known.self_test` needs no session and caches the result.
-
-    Parameters
-    ----------
-    session
-        Nobody else may use it meanwhile; what it holds stays.
-    libraries
-        Libraries to run in place of the platform's own, by part.
-
-    Raises
-    ------
-    InputError
-        If this side does not know the device's platform.
+    `libraries` run in place of the platform's own, by part. Raises InputError if this side does
+    not know the device's platform.
     """
     place = _SessionPlace(session)
     try:
@@ -51,68 +43,36 @@ def self_test_over(session: Session, *, libraries: Mapping[str, Library] | None 
         place.close()
 
 
-class _SessionPlace:
-    """See :class:`tapml_targets.self_test.place.Place`."""
+class _SessionPlace(DriverPlace):
+    """Operators are called by the device's server, everything else goes as on a driver."""
 
     def __init__(self, session: Session) -> None:
+        self._driver = RemoteDriver(session)
+        super().__init__(self._driver)
         self._session = session
         self._uploaded: dict[int, tuple[Library, RemoteLibrary]] = {}
-
-    @property
-    def device(self) -> DeviceDescription:
-        return self._session.device
 
     def run(
         self, library: Library, name: str, tensors: Sequence[NDArray[Any]]
     ) -> list[NDArray[Any]]:
+        """See :meth:`tapml_targets.self_test.place.Place.run`."""
         session, buffers = self._session, []
         try:
-            if id(library) not in self._uploaded:
-                self._uploaded[id(library)] = library, session.upload(library)
-            remote = self._uploaded[id(library)][1]
-            with session.batch() as batch:
-                uses = []
-                for array in tensors:
-                    buffers.append(buffer := session.allocate(array.nbytes))
-                    session.write(buffer, np.ascontiguousarray(array))
-                    uses.append(RemoteTensor(buffer, 0, array.shape, str(array.dtype)))
-                session.call(remote, name, uses)
-                pending = [batch.read(buffer) for buffer in buffers]
+            with self._driver.cleared():
+                if id(library) not in self._uploaded:
+                    self._uploaded[id(library)] = library, session.upload(library)
+                with session.batch() as batch:
+                    uses = []
+                    for array in tensors:
+                        buffers.append(buffer := session.allocate(array.nbytes))
+                        session.write(buffer, np.ascontiguousarray(array))
+                        uses.append(RemoteTensor(buffer, 0, array.shape, str(array.dtype)))
+                    session.call(self._uploaded[id(library)][1], name, uses)
+                    pending = [batch.read(buffer) for buffer in buffers]
             return [
                 np.frombuffer(each.result(), array.dtype).reshape(array.shape)
                 for each, array in zip(pending, tensors, strict=True)
             ]
-        except TapmlError as error:
-            self._clear(error)
-            raise
-        finally:
-            self._free(buffers)
-
-    def ends(self, nbytes: int, data: bytes) -> tuple[bytes, bytes]:
-        session, buffers = self._session, []
-        places = (0, nbytes - len(data))
-        try:
-            buffers.append(buffer := session.allocate(nbytes))
-            for at in places:
-                session.write(buffer, data, at)
-            first, last = (bytes(session.read(buffer, len(data), at)) for at in places)
-            return first, last
-        except TapmlError as error:
-            self._clear(error)
-            raise
-        finally:
-            self._free(buffers)
-
-    def round_trip(self, data: bytes) -> bytes:
-        session, buffers = self._session, []
-        try:
-            buffers += [session.allocate(len(data)) for _ in range(2)]
-            session.write(buffers[0], data)
-            session.copy(buffers[0], buffers[1])
-            return bytes(session.read(buffers[1]))
-        except TapmlError as error:
-            self._clear(error)
-            raise
         finally:
             self._free(buffers)
 
@@ -122,35 +82,15 @@ class _SessionPlace:
             for _, remote in self._uploaded.values():
                 self._session.unload(remote)
 
-    def _clear(self, error: TapmlError) -> None:
-        if not isinstance(error, DeviceLostError):
-            with suppress(TapmlError):
-                self._session.reset()
-
-    def _free(self, buffers: Sequence[RemoteBuffer]) -> None:
-        with suppress(TapmlError):
-            for buffer in buffers:
-                self._session.free(buffer)
-
 
 _KIND: Final = "self-test-elsewhere"
 
 
 def session_self_test(session: Session, *, refresh: bool = False) -> SelfTest | None:
-    """The self-test of a session's device, run at most once a day and driver.
+    """The self-test of a session's device, run at most once a day and driver, or to `refresh` it.
 
-    Parameters
-    ----------
-    session
-        What it holds stays.
-    refresh
-        Run it again instead of using the cached result.
-
-    Returns
-    -------
-    SelfTest or None
-        None for a checker, which is slow and tested only by `refresh`; and for a device elsewhere
-        that is gone, or of an unknown platform.
+    What the session holds stays. None for a checker, which is slow and tested only by
+    `refresh`; and for a device elsewhere that is gone, or of an unknown platform.
     """
     device = session.device
     place = place_of(session)

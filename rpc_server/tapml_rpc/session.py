@@ -10,15 +10,18 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
+from tapml_rpc import wire
 from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
-from tapml_rpc.recordings import Recordings, RemoteProgram
+from tapml_rpc.device.program_body import check_program
+from tapml_rpc.recordings import RemoteProgram
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.transport import CallResult, Pending, PendingCall, PendingRead, Transport
-from tapml_rpc.uploads import BlobUploads, load_library
+from tapml_rpc.uploads import SMALL_BYTES, BlobWrite, load_library, write_large
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.library import Library
@@ -83,7 +86,7 @@ class Batch:
         arguments
             Its integers, in their order.
         """
-        return self._open()._recordings.add_execute(program, payloads, arguments)
+        return self._open()._add_execute(program, payloads, arguments)
 
     def _open(self) -> Session:
         if self._session._batch is not self:
@@ -111,9 +114,6 @@ class Session:
         Where the server listens.
     held_bytes, peak_bytes
         Device memory that buffers of this session take now, and took at most at a time.
-    program, execute
-        Record a program of commands on the device, and run it: see
-        :class:`tapml_rpc.recordings.Recordings`.
     """
 
     def __init__(self, link: Transport, on_close: Callable[[], None] | None = None) -> None:
@@ -130,10 +130,7 @@ class Session:
         self._libraries: dict[str, RemoteLibrary] = {}
         self._lock = threading.RLock()
         self._batch: Batch | None = None
-        self._recordings = Recordings(self)
-        self.program, self.execute = self._recordings.program, self._recordings.execute
-        uploads = BlobUploads(self)
-        self.write_blob, self.write_blobs = uploads.write_blob, uploads.write_blobs
+        self._programs: WeakValueDictionary[str, RemoteProgram] = WeakValueDictionary()
 
     def __enter__(self) -> Session:
         return self
@@ -146,10 +143,7 @@ class Session:
         return f"Session({self.device.name!r} at {self.address}{state})"
 
     def load(self) -> dict[str, int]:
-        """The last reported totals of the server's sessions (``sessions``, ``device_bytes``).
-
-        Empty before the first report, half a second after the session began.
-        """
+        """The server's last totals (``sessions``, ``device_bytes``); at first empty."""
         pong = getattr(self._link, "pong", {})
         return {name: value for name in _LOAD if type(value := pong.get(name)) is int}
 
@@ -263,6 +257,48 @@ class Session:
                 ["copy", source.handle, source_offset, target.handle, target_offset, size], 48
             )
 
+    def write_blob(
+        self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0, *, digest: str | None = None
+    ) -> int:
+        """Write bytes that the server may already hold, e.g. a weight; see :meth:`write_blobs`."""
+        return self.write_blobs([BlobWrite(buffer, data, byte_offset, digest)])
+
+    def write_blobs(self, writes: Iterable[BlobWrite]) -> int:
+        """Write bytes that the server may already hold, e.g. the weights of a model.
+
+        The server is asked for all of them at once; what is missing is sent, and kept for later
+        sessions of the same identity. This is :meth:`Session.write` if the server keeps no blobs or
+        has no room, inside a batch, and for less than 64 KiB. Windows must not overlap: the writes
+        may be reordered.
+
+        Returns
+        -------
+        int
+            Bytes that were sent.
+
+        Raises
+        ------
+        InputError
+            If bytes do not fit their buffer.
+        ProtocolError
+            If a given digest is not that of its bytes.
+        """
+        keeps = wire.BLOBS in self._link.features
+        sent = 0
+        with self._lock:
+            large: list[tuple[BlobWrite, memoryview]] = []
+            for write in writes:
+                view = contiguous_bytes(write.data)
+                write.buffer.check_window(self, write.byte_offset, len(view))
+                if not keeps or self._batch is not None or len(view) < SMALL_BYTES:
+                    self.write(write.buffer, view, write.byte_offset)
+                    sent += len(view)
+                else:
+                    large.append((write, view))
+            if large:
+                sent += write_large(self, large)
+        return sent
+
     def upload(self, library: Library | bytes) -> RemoteLibrary:
         """Build a Library on the device. One that the server holds is not sent again.
 
@@ -342,6 +378,52 @@ class Session:
             )
         return pending.result()
 
+    @contextmanager
+    def program(self, name: str) -> Iterator[RemoteProgram]:
+        """Record a program: commands that are then run by one.
+
+        Nothing runs while recording. A program of the same name is replaced.
+
+        Raises
+        ------
+        InputError
+            At the end, if it has too many commands.
+        """
+        program = RemoteProgram(self, name, self._dropped.append)
+        yield program
+        with self._lock:
+            body = check_program(name, program.commands, self._link.bounds.program_commands)
+            former = self._programs.get(name)
+            if former is not None and former.known:
+                former.known = False
+                self._add(["forget", name], 16)
+            program.recorded = program.known = True
+            self._programs[name] = program
+            self._add(["program", name, program.commands], body.nbytes)
+
+    def execute(
+        self, program: RemoteProgram, *payloads: Any, arguments: Sequence[int] = ()
+    ) -> list[memoryview]:
+        """Run a program; the results of its reads, in their order.
+
+        Parameters
+        ----------
+        payloads
+            The bytes of its writes, in their order: any contiguous buffers.
+        arguments
+            Its integers, in their order.
+
+        Raises
+        ------
+        InputError
+            If these do not match the program.
+        TapmlError
+            The stream's first error.
+        """
+        with self.batch() as batch:
+            pending = batch.execute(program, *payloads, arguments=arguments)
+        return [read.result() for read in pending]
+
     def fence(self) -> None:
         """Wait until the device has done everything.
 
@@ -415,7 +497,7 @@ class Session:
                     self._on_close()
 
     def _add(
-        self, command: list[Any], header_bytes: int = 32, pending: Pending | None = None
+        self, command: list[Any], header_bytes: int = 32, pending: Pending[Any] | None = None
     ) -> None:
         self._collect()
         self._queue.add(command, header_bytes, pending)
@@ -441,12 +523,27 @@ class Session:
         tensors: Sequence[RemoteTensor],
         symbols: Mapping[str, int] | None,
         options: dict[str, Any],
-        pending: Pending | None,
+        pending: Pending[Any] | None,
     ) -> None:
         fields = library.call_fields(self, name, tensors, symbols)
         header_bytes = 64 + len(name) + 64 * len(tensors) + 32 * len(symbols or ())
         header_bytes += len(options.get("workspace_poison", b""))
         self._add(["call", *fields, options], header_bytes, pending)
+
+    def _add_execute(
+        self, program: RemoteProgram, payloads: Sequence[Any], arguments: Sequence[int]
+    ) -> list[PendingRead]:
+        if program.session is not self or not program.recorded:
+            raise InputError(f"{program} was recorded in another session, or not to its end")
+        if self._programs.get(program.name) is not program:
+            raise InputError(f"{program} has been replaced by another of its name")
+        views = [contiguous_bytes(payload) for payload in payloads]
+        chunk, results, given = program.payload(views), program.results(), list(arguments)
+        self._collect()
+        command = ["execute", program.name, given, 0]
+        header_bytes = 32 + len(program.name) + 9 * len(given)
+        self._queue.add_with(command, 3, chunk, header_bytes, dict(results))
+        return list(results.values())
 
     def _refuse_in_batch(self, what: str) -> None:
         if self._batch is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
@@ -58,25 +58,25 @@ class DataConnection(Protocol):
 class CallResult:
     """What a call reported.
 
-    Attributes
-    ----------
-    kernel_nanoseconds
-        Time in kernels as the device measured it; None if it was not asked for.
-    damaged_guards
-        Workspaces around which a kernel wrote; checked only if workspaces were poisoned.
+    `kernel_nanoseconds` is the time in kernels as the device measured it; None if not asked
+    for. `damaged_guards` are workspaces around which a kernel wrote, if they were poisoned.
     """
 
     kernel_nanoseconds: int | None
     damaged_guards: tuple[str, ...]
 
 
-class Pending:
-    """A result that has not come; the link sets `value` when the answer comes."""
+Result = TypeVar("Result")
 
-    __slots__ = ("_error", "_ready")
+
+class Pending(Generic[Result]):
+    """A result that has not come: a plain value, unless a subclass says otherwise."""
+
+    __slots__ = ("_error", "_ready", "_value")
 
     def __init__(self) -> None:
         self._ready = False
+        self._value: Any = None
         self._error: TapmlError | None = None
 
     def fail(self, error: TapmlError) -> None:
@@ -99,28 +99,31 @@ class Pending:
 
     def resolve(self, value: Any, chunk: memoryview) -> None:
         """Take the value in the answer; `chunk` is the answer's."""
-        raise NotImplementedError
+        self._value = value
+        self._ready = True
 
-    def _check(self) -> None:
+    def result(self) -> Result:
+        """The result; raises InputError before its batch has ended, or the command's error."""
         if not self._ready:
             raise InputError("this result comes when its batch ends: leave the `with` block first")
         if self._error is not None:
             raise self._error
+        value: Result = self._value
+        return value
 
 
-PendingResults: TypeAlias = "dict[int | tuple[int, int], Pending]"
+PendingResults: TypeAlias = "dict[int | tuple[int, int], Pending[Any]]"
 """Expected results, by the command that gives them: in a batch, or in a program it runs."""
 
 
-class PendingRead(Pending):
-    """The future result of a read: an array of `nbytes` bytes."""
+class PendingRead(Pending[memoryview]):
+    """The future result of a read: a memoryview of `nbytes` bytes."""
 
-    __slots__ = ("_data", "_received", "_streamed", "nbytes")
+    __slots__ = ("_received", "_streamed", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
         super().__init__()
         self.nbytes = nbytes
-        self._data = memoryview(b"")
         self._streamed = False
         self._received = 0
 
@@ -132,8 +135,8 @@ class PendingRead(Pending):
             )
         if not self._streamed:
             self._streamed = True
-            self._data = fresh_memory(self.nbytes)
-        return self._data[offset : offset + nbytes]
+            self._value = fresh_memory(self.nbytes)
+        return self._value[offset : offset + nbytes]
 
     def arrived(self, nbytes: int) -> None:
         """Count a piece."""
@@ -149,21 +152,8 @@ class PendingRead(Pending):
             start = wire.integer(position, "position")
             if length != self.nbytes or start + length > len(chunk):
                 raise ProtocolError(f"an answer of {length} bytes to a read of {self.nbytes}")
-            self._data = chunk[start : start + length]
+            self._value = chunk[start : start + length]
         self._ready = True
-
-    def result(self) -> memoryview:
-        """The bytes.
-
-        Raises
-        ------
-        InputError
-            If the batch has not ended.
-        TapmlError
-            The error that kept the read from running.
-        """
-        self._check()
-        return self._data
 
 
 def fresh_memory(nbytes: int) -> memoryview:
@@ -175,48 +165,19 @@ def fresh_memory(nbytes: int) -> memoryview:
     return np.empty(nbytes, np.uint8).data
 
 
-class PendingValue(Pending):
-    """A plain value: the result of a load or a query of held Libraries."""
+class PendingCall(Pending[CallResult]):
+    """The report of a timed or poisoned call, a :class:`CallResult`."""
 
-    __slots__ = ("_value",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._value: Any = None
-
-    def resolve(self, value: Any, chunk: memoryview) -> None:
-        """Take the value."""
-        self._value = value
-        self._ready = True
-
-    def result(self) -> Any:
-        """The value; raises as :meth:`PendingRead.result` does."""
-        self._check()
-        return self._value
-
-
-class PendingCall(Pending):
-    """The report of a timed or poisoned call."""
-
-    __slots__ = ("_result",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._result = CallResult(None, ())
+    __slots__ = ()
 
     def resolve(self, value: Any, chunk: memoryview) -> None:
         """Take ``[nanoseconds or nil, damaged workspaces]``."""
         nanoseconds, damaged = wire.array(value, "call result", 2)
-        self._result = CallResult(
+        self._value = CallResult(
             None if nanoseconds is None else wire.integer(nanoseconds, "nanoseconds"),
             tuple(wire.text(name, "workspace") for name in wire.array(damaged, "workspaces")),
         )
         self._ready = True
-
-    def result(self) -> CallResult:
-        """The report; raises as :meth:`PendingRead.result` does."""
-        self._check()
-        return self._result
 
 
 class Ticket:
@@ -245,7 +206,7 @@ class Ticket:
                 pending.resolve(value, chunk)
         self.finish(header)
 
-    def find(self, index: Any) -> Pending | None:
+    def find(self, index: Any) -> Pending[Any] | None:
         """The result of a command of the batch, or of one inside the program which that runs."""
         if type(index) is list and len(index) == 2:
             index = tuple(wire.integer(each, "index") for each in index)
@@ -268,18 +229,8 @@ class Ticket:
 class Transport(Protocol):
     """Sends batches to a device and brings their answers; used by one thread at a time.
 
-    Attributes
-    ----------
-    device
-        The other end's description of its device.
-    address
-        The other end's address, for people.
-    epoch
-        Random bytes that identify its lifetime.
-    features
-        What it can do beyond the protocol's version.
-    bounds
-        What a session may hold there.
+    `device`, `epoch`, `features` and `bounds` are what the other end's welcome says of itself,
+    `address` is for people.
     """
 
     device: DeviceDescription
@@ -298,22 +249,20 @@ class Transport(Protocol):
     ) -> Ticket:
         """Send a batch; waits only while there is no room for it.
 
-        Parameters
-        ----------
-        chunk
-            Payload of all writes; a large one must not change until it is answered.
-        pending
-            The results of `commands` by index of the command; inside a program by that of the
-            command that runs it and that in the program.
+        `chunk` is the payload of all writes; a large one must not change until it is answered.
+        `pending` are the results of `commands` by index of the command; inside a program by that of
+        the command that runs it and that in the program.
         """
 
     def wait(self, ticket: Ticket) -> None:
-        """Wait for a batch's answer.
+        """Wait for an answer; raises DeviceLostError, or a subclass, if the other end is gone."""
 
-        Raises
-        ------
-        DeviceLostError
-            If the other end is gone, or a subclass that says why.
+    def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
+        """Send a message other than a batch, within the same bounds and in order with batches.
+
+        The session, epoch and sequence number are added to `fields`, which include ``type``. A
+        large `chunk` must not change until it is answered. The ticket's `value` comes with the
+        answer.
         """
 
     def drain(self) -> bool:
@@ -324,19 +273,6 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """End the connection. Never raises and never waits long."""
-
-
-@runtime_checkable
-class BlobTransport(Transport, Protocol):
-    """A transport whose other end may keep blobs: it has the feature ``blobs`` then."""
-
-    def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
-        """Send a message other than a batch, within the same bounds and in order with batches.
-
-        The session, epoch and sequence number are added to `fields`, which include ``type``. A
-        large `chunk` must not change until it is answered. The ticket's `value` comes with the
-        answer.
-        """
 
 
 _ANSWERS = ("done", "blob-done")
@@ -370,10 +306,7 @@ class Unanswered:
         self.upload_bytes += ticket.chunk_bytes
 
     def place(self, packed: bytes, nbytes: int) -> memoryview:
-        """Memory for the chunk that follows a header: its read's, or new memory.
-
-        The chunk is that of the next message that :meth:`take` takes.
-        """
+        """Memory for the chunk that follows this header: its read's, or new memory."""
         header = self._arriving = wire.unpack(packed)
         ticket = self._tickets.get(header.get("sequence", -1))
         if header.get("type") != "data" or ticket is None:
@@ -428,7 +361,7 @@ class Unanswered:
         self.upload_bytes -= ticket.chunk_bytes
 
 
-def _read(ticket: Ticket, header: dict[str, Any]) -> Pending:
+def _read(ticket: Ticket, header: dict[str, Any]) -> Pending[Any]:
     pending = ticket.find(header.get("index"))
     if pending is None:
         raise ProtocolError("the server sent bytes that no read asked for")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tapml_rpc import wire
-from tapml_rpc.command_queue import PIECE_BYTES, contiguous_bytes
-from tapml_rpc.transport import BlobTransport, Pending, PendingValue, Ticket, Transport
+from tapml_rpc.command_queue import PIECE_BYTES
+from tapml_rpc.transport import Pending, Ticket, Transport
 from tapml_targets.errors import DeviceLostError, InputError, SetupError
 
 if TYPE_CHECKING:
@@ -52,101 +52,48 @@ class _Attaching:
     pastes: list[Ticket] = field(default_factory=list)
 
 
-class BlobUploads:
-    """Writes of a session by hash, with the session's lock, queue and link."""
+def write_large(session: Session, given: list[tuple[BlobWrite, memoryview]]) -> int:
+    """Write bytes of at least ``SMALL_BYTES`` each by their hash; the bytes that were sent."""
+    link, writes = session._link, _named(given)
+    held = _held(link, list(dict.fromkeys(digest for _, _, digest in writes)))
+    sent = 0
+    earlier = _Attaching()
+    try:
+        for group in _groups(writes):
+            sent += _bring(link, group, held)
+            # The earlier pastes ran meanwhile.
+            _let_go(link, earlier, keep=group.attaches)
+            earlier = group
+            sent += _paste(session, group, held)
+    finally:
+        _let_go(link, earlier, keep={})
+    return sent
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
-    def write_blob(
-        self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0, *, digest: str | None = None
-    ) -> int:
-        """Write bytes that the server may already hold, e.g. a weight; see :meth:`write_blobs`."""
-        return self.write_blobs([BlobWrite(buffer, data, byte_offset, digest)])
-
-    def write_blobs(self, writes: Iterable[BlobWrite]) -> int:
-        """Write bytes that the server may already hold, e.g. the weights of a model.
-
-        The server is asked for all of them at once; what is missing is sent, and kept for later
-        sessions of the same identity. This is :meth:`Session.write` if the server keeps no blobs or
-        has no room, inside a batch, and for less than 64 KiB. Windows must not overlap: the writes
-        may be reordered.
-
-        Returns
-        -------
-        int
-            Bytes that were sent.
-
-        Raises
-        ------
-        InputError
-            If bytes do not fit their buffer.
-        ProtocolError
-            If a given digest is not that of its bytes.
-        """
-        session = self._session
-        link = session._link
-        keeps = wire.BLOBS in link.features and isinstance(link, BlobTransport)
-        sent = 0
-        with session._lock:
-            large: list[tuple[BlobWrite, memoryview]] = []
-            for write in writes:
-                view = contiguous_bytes(write.data)
-                write.buffer.check_window(session, write.byte_offset, len(view))
-                if not keeps or session._batch is not None or len(view) < SMALL_BYTES:
-                    session.write(write.buffer, view, write.byte_offset)
-                    sent += len(view)
-                else:
-                    large.append((write, view))
-            if large and isinstance(link, BlobTransport):
-                sent += self._write_large(link, _named(large))
-        return sent
-
-    def _write_large(
-        self, link: BlobTransport, writes: list[tuple[BlobWrite, memoryview, str]]
-    ) -> int:
-        held = _held(link, list(dict.fromkeys(digest for _, _, digest in writes)))
-        sent = 0
-        earlier = _Attaching()
-        try:
-            for group in _groups(writes):
-                sent += _bring(link, group, held)
-                # The earlier pastes ran meanwhile.
-                _let_go(link, earlier, keep=group.attaches)
-                earlier = group
-                sent += self._paste(group, held)
-        finally:
-            _let_go(link, earlier, keep={})
-        return sent
-
-    def _paste(self, group: _Attaching, held: set[str]) -> int:
-        """Have the device copy what is attached, and send what could not be attached.
-
-        Bytes sent.
-        """
-        session = self._session
-        sent = 0
-        # The pieces after one that was refused are refused because of it.
-        refused = [
-            next((each.failure for each in tickets if each.failure is not None), None)
-            for tickets in group.puts
-        ]
-        refused += [each.failure for each in group.attaches.values()]
-        for failure in refused:
-            if failure is not None and not isinstance(failure, InputError | SetupError):
-                raise failure
-        for write, view, digest in group.writes:
-            if group.attaches[digest].value is True:
-                fields = [write.buffer.handle, write.byte_offset, digest, 0, len(view)]
-                session._add(["paste", *fields], 100)
-                continue
-            # No room, or just evicted: it is sent as a plain write.
-            held.discard(digest)
-            session.write(write.buffer, view, write.byte_offset)
-            sent += len(view)
-        session._queue.flush()
-        group.pastes = [ticket for ticket in session._queue.sent if not ticket.done]
-        return sent
+def _paste(session: Session, group: _Attaching, held: set[str]) -> int:
+    """Have the device copy what is attached, and send the rest; the bytes sent."""
+    sent = 0
+    # The pieces after one that was refused are refused because of it.
+    refused = [
+        next((each.failure for each in tickets if each.failure is not None), None)
+        for tickets in group.puts
+    ]
+    refused += [each.failure for each in group.attaches.values()]
+    for failure in refused:
+        if failure is not None and not isinstance(failure, InputError | SetupError):
+            raise failure
+    for write, view, digest in group.writes:
+        if group.attaches[digest].value is True:
+            fields = [write.buffer.handle, write.byte_offset, digest, 0, len(view)]
+            session._add(["paste", *fields], 100)
+            continue
+        # No room, or just evicted: it is sent as a plain write.
+        held.discard(digest)
+        session.write(write.buffer, view, write.byte_offset)
+        sent += len(view)
+    session._queue.flush()
+    group.pastes = [ticket for ticket in session._queue.sent if not ticket.done]
+    return sent
 
 
 def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, memoryview, str]]:
@@ -163,7 +110,7 @@ def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, 
     return [(*write, digest) for write, digest in zip(writes, digests, strict=True)]
 
 
-def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
+def _bring(link: Transport, group: _Attaching, held: set[str]) -> int:
     """Have a group's blobs attached, sending the missing ones; bytes sent."""
     sent = 0
     try:
@@ -180,7 +127,7 @@ def _bring(link: BlobTransport, group: _Attaching, held: set[str]) -> int:
     return sent
 
 
-def _let_go(link: BlobTransport, group: _Attaching, *, keep: dict[str, Ticket]) -> None:
+def _let_go(link: Transport, group: _Attaching, *, keep: dict[str, Ticket]) -> None:
     """Detach a group's blobs once they are pasted, except those used again."""
     _wait(link, group.pastes)
     for digest, ticket in group.attaches.items():
@@ -190,7 +137,7 @@ def _let_go(link: BlobTransport, group: _Attaching, *, keep: dict[str, Ticket]) 
 
 def attach_library(link: Transport, digest: str, packed: bytes) -> bool:
     """Have a packed Library attached for ``load``; False if it must be uploaded."""
-    if wire.BLOBS not in link.features or not isinstance(link, BlobTransport):
+    if wire.BLOBS not in link.features:
         return False
     ticket = attach(link, digest)
     link.wait(ticket)
@@ -201,18 +148,18 @@ def attach_library(link: Transport, digest: str, packed: bytes) -> bool:
     return ticket.value is True
 
 
-def attach(link: BlobTransport, digest: str) -> Ticket:
+def attach(link: Transport, digest: str) -> Ticket:
     """Ask for a blob to be attached; the ticket's value says whether it is."""
     return link.request({"type": "blob", "operation": "attach", "digest": digest})
 
 
-def detach(link: BlobTransport, digest: str) -> None:
+def detach(link: Transport, digest: str) -> None:
     """Detach a blob; a lost session holds none."""
     with suppress(DeviceLostError):
         link.request({"type": "blob", "operation": "detach", "digest": digest})
 
 
-def put(link: BlobTransport, digest: str, view: memoryview) -> list[Ticket]:
+def put(link: Transport, digest: str, view: memoryview) -> list[Ticket]:
     """Send a blob; `view` must not change until the tickets are answered."""
     fields = {"type": "blob", "operation": "put", "digest": digest, "total": len(view)}
     return [
@@ -221,7 +168,7 @@ def put(link: BlobTransport, digest: str, view: memoryview) -> list[Ticket]:
     ]
 
 
-def _held(link: BlobTransport, digests: list[str]) -> set[str]:
+def _held(link: Transport, digests: list[str]) -> set[str]:
     """Which of these the server holds for us."""
     asked = [
         digests[start : start + _ASKED_AT_ONCE] for start in range(0, len(digests), _ASKED_AT_ONCE)
@@ -252,7 +199,7 @@ def _groups(writes: list[tuple[BlobWrite, memoryview, str]]) -> Iterator[_Attach
         yield group
 
 
-def _wait(link: BlobTransport, tickets: list[Ticket]) -> None:
+def _wait(link: Transport, tickets: list[Ticket]) -> None:
     for ticket in tickets:
         link.wait(ticket)
 
@@ -265,22 +212,18 @@ _STREAM: Final = 1
 def load_library(
     link: Transport, handle: int, digest: str, packed: bytes
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Have a Library built under `handle`; its operators and entries.
-
-    Raises CompileError with the driver's log if a kernel does not build, InputError if the server
-    refuses the Library.
-    """
+    """Have a Library built under `handle`: operators, entries. Raises CompileError, InputError."""
     attached = attach_library(link, digest, packed)
     if not attached:
-        held = PendingValue()
+        held = Pending[Any]()
         _run(link, ["holds", [digest]], held)
         if held.result() != [True]:
             _send(link, digest, packed)
-    loaded = PendingValue()
+    loaded = Pending[Any]()
     try:
         _run(link, ["load", handle, digest], loaded)
     finally:
-        if attached and isinstance(link, BlobTransport):
+        if attached:
             detach(link, digest)
     operators, entries = loaded.result()
     return tuple(operators), tuple(entries)
@@ -297,7 +240,7 @@ def _send(link: Transport, digest: str, packed: bytes) -> None:
         _finish(link, ticket)
 
 
-def _run(link: Transport, command: list[Any], pending: Pending) -> None:
+def _run(link: Transport, command: list[Any], pending: Pending[Any]) -> None:
     _finish(link, link.send([command], b"", {0: pending}, _STREAM))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +32,7 @@ _JOIN_SECONDS: Final = 2.0
 Describe: TypeAlias = Callable[[TapmlError], TapmlError]
 
 
-class Watch(ABC):
+class Watch:
     """The watch over one session's server; each binding has its own.
 
     `describe` adds to the message of a loss why, and what the caller was doing. `lost` says why the
@@ -71,10 +70,7 @@ class Watch(ABC):
         self._waker.wake()
 
     def cause(self, ended: EndedError) -> TapmlError:
-        """Why a session is over whose data connection has ended, which control mostly knows.
-
-        Waits shortly for the server's last messages.
-        """
+        """Why the data connection has ended, as the server's last messages say."""
         self._dropped = True
         self._waker.wake()
         self._ended.wait(_CAUSE_SECONDS)
@@ -96,13 +92,13 @@ class Watch(ABC):
         self._waker.close()
         return True
 
-    @abstractmethod
     def _look(self) -> bool:
         """Wait shortly for messages and handle them; whether the server was heard."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _send(self, header: wire.Header) -> None:
         """Send a message over the control connection, adding the session's token."""
+        raise NotImplementedError
 
     def _run(self) -> None:
         try:

@@ -14,35 +14,7 @@ from tapml_targets.errors import ProtocolError
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of one server, sent in its welcome.
-
-    Attributes
-    ----------
-    chunk_bytes
-        Largest chunk of one message, either way.
-    commands
-        Commands in one batch.
-    unanswered
-        Unanswered batches of a client.
-    upload_window
-        Chunk bytes in unanswered batches of a client.
-    download_window
-        Most chunk bytes of streamed reads that the server sends ahead of a client's credit.
-    handles
-        Buffers and Libraries of one session.
-    session_bytes
-        Device memory of one session.
-    library_bytes
-        One packed Library.
-    held_library_bytes
-        All Libraries the server keeps by hash.
-    sessions
-        Sessions at a time.
-    streams
-        Streams of one session.
-    programs, program_commands, program_bytes
-        Programs of one session; the commands of one of them; all of them together on the wire.
-    """
+    """Bounds of one server, sent in its welcome; PROTOCOL.md says what each of them limits."""
 
     chunk_bytes: int = wire.MAX_CHUNK_BYTES
     commands: int = 4096
@@ -65,10 +37,7 @@ class Bounds:
 
     @classmethod
     def from_wire(cls, data: Any) -> Bounds:
-        """Check a welcome's bounds, ignoring unknown ones.
-
-        Raises ProtocolError for a malformed one.
-        """
+        """Check a welcome's bounds, ignoring unknown ones; raises ProtocolError."""
         given = data if isinstance(data, dict) else {}
         return cls(
             **{

@@ -46,10 +46,7 @@ def pack(header: Header) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Header:
-    """Decode a header.
-
-    Raises ProtocolError if it is too long, not msgpack, or not a map with string keys.
-    """
+    """Decode a header; raises ProtocolError unless it is a msgpack map within bounds."""
     if len(data) > MAX_HEADER_BYTES:
         raise ProtocolError(f"header of {len(data)} bytes; at most {MAX_HEADER_BYTES} are allowed")
     try:

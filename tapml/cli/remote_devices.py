@@ -174,7 +174,9 @@ def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
 
     if not address.startswith(SCHEMES):
         raise InputError(
-            f"expected a server's address, {'HOST:PORT, '.join(SCHEMES)}HOST:PORT, got {address!r}"
+            f"expected a server's address, {'HOST:PORT, '.join(SCHEMES)}HOST:PORT, got "
+            f"{address!r}; a tracker's devices are listed with --tracker, and --test and other "
+            "commands take their names after --device"
         )
     with open_device(address) as session:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -247,8 +249,7 @@ def _leases(leases: list[dict[str, Any]]) -> str:
     if not leases:
         return "free"
     shown = [f"{lease['holder']} for {_age(lease['age_seconds'])}" for lease in leases]
-    shared = "" if leases[0]["exclusive"] else "shared: "
-    return shared + ", ".join(shown)
+    return ", ".join(shown)
 
 
 def _age(seconds: float) -> str:

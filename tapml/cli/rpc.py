@@ -70,7 +70,7 @@ def _add_tracker_parser(actions: Any) -> None:
         "tracker",
         help="lend devices by name, kind or feature",
         description=(
-            "Keep a list of devices and lend them, exclusively or shared, until Ctrl-C. A lease\n"
+            "Keep a list of devices and lend each to one at a time, until Ctrl-C. A lease\n"
             "ends with its holder's process. Devices that accept no connections are reached\n"
             "through the tracker's relay. The address is printed as one line of JSON."
         ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +42,27 @@ def restore(
     have. All ranks call this.
     """
     random = torch.get_rng_state()
-    places: list[Any] = [
-        tempfile.mkdtemp(prefix="tapml-checkpoint-") if dist.get_rank() == 0 else None
-    ]
-    dist.broadcast_object_list(places, src=0)
-    of_all, of_writers = Path(places[0], "all"), Path(places[0], "writers")
+    with ExitStack() as stack:
+        places: list[Any] = [None]
+        if dist.get_rank() == 0:
+            folder = tempfile.TemporaryDirectory(
+                prefix="tapml-checkpoint-", ignore_cleanup_errors=True
+            )
+            places = [stack.enter_context(folder)]
+        dist.broadcast_object_list(places, src=0)
+        _restore_through(Path(places[0]), job, model, optimizer, writers, shard)
+    torch.set_rng_state(random)
+
+
+def _restore_through(
+    folder: Path,
+    job: Job,
+    model: nn.Module,
+    optimizer: Any,
+    writers: int,
+    shard: Callable[[nn.Module, DeviceMesh], None],
+) -> None:
+    of_all, of_writers = folder / "all", folder / "writers"
     # An optimizer without state, as plain SGD, would take a step to make one.
     has_state = bool(optimizer.state)
     save(_state(model, optimizer, has_state), checkpoint_id=of_all)
@@ -64,9 +80,6 @@ def restore(
                 tensor.fill_(float("nan"))
     _load(model, optimizer, of_writers, None, has_state)
     dist.barrier()
-    if dist.get_rank() == 0:
-        shutil.rmtree(places[0], ignore_errors=True)
-    torch.set_rng_state(random)
 
 
 def _state(model: nn.Module, optimizer: Any, has_state: bool) -> dict[str, Any]:

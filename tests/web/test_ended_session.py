@@ -38,8 +38,9 @@ fn long() {{
 CALLS, BATCHES = 100, 30
 VANISHING = """
 import os, sys
-from tests.web.test_ended_session import open_shared, queue_minutes
-session = open_shared(sys.argv[1])
+from tapml_rpc.client import connect
+from tests.web.test_ended_session import queue_minutes
+session = connect(sys.argv[1], lease=sys.argv[2])
 queue_minutes(session)
 os._exit(0)
 """
@@ -53,12 +54,6 @@ def long_library() -> Library:
         {"long": Kernel("long", "long", 0, 1)},
         {"long": OperatorProgram("long", (parameter,), (Launch("long", (BufferArgument("o"),)),))},
     )
-
-
-def open_shared(tracker: str) -> Session:
-    """A session with the page, beside others."""
-    lease = request_device(tracker, name=NAME, exclusive=False, timeout=PATIENCE_SECONDS)
-    return connect(lease.address, lease=lease)
 
 
 def prepare(session: Session) -> tuple[RemoteLibrary, RemoteTensor]:
@@ -82,10 +77,11 @@ def queue_minutes(session: Session) -> None:
 
 
 def test_the_queue_of_a_client_that_vanishes_keeps_nobody_from_the_gpu(shown: DevicePage) -> None:
-    address = shown.tracker.address
-    with open_shared(address) as session:
+    # Both have sessions under one lease: the page is lent to one holder at a time.
+    lease = request_device(shown.tracker.address, name=NAME, timeout=PATIENCE_SECONDS)
+    with lease, connect(lease.address, lease=lease) as session:
         subprocess.run(
-            [sys.executable, "-c", VANISHING, address],
+            [sys.executable, "-c", VANISHING, lease.address, lease.token],
             check=True,
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},

@@ -100,10 +100,7 @@ class BlobFolder:
         owners: Collection[str],
         wanted: Callable[[], bool],
     ) -> bool:
-        """Copy a blob from a descriptor; False if it is no longer `wanted`.
-
-        Raises OSError if it cannot be written; nothing of it is left.
-        """
+        """Copy a blob from a descriptor; False if it is no longer `wanted`. May raise OSError."""
         self.write_owners(digest, owners)
         try:
             with self._replacing(self.path / digest) as file:
@@ -128,10 +125,7 @@ class BlobFolder:
             os.write(file, json.dumps(sorted(owners)).encode())
 
     def read(self, digest: str, nbytes: int) -> BlobMemory | None:
-        """A blob's content, sealed; None if it is damaged, and then it is deleted.
-
-        Raises SetupError if the machine has no memory for it.
-        """
+        """A blob's content, sealed; None if it is damaged, and deleted. May raise SetupError."""
         memory = BlobMemory(nbytes)
         found = hashlib.sha256()
 

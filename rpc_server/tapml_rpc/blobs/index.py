@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import resource
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final
 
 from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.memory import BlobMemory, cost
@@ -32,11 +32,7 @@ class Arrival:
         self._found = hashlib.sha256()
 
     def take(self, offset: int, piece: memoryview) -> bool:
-        """Take the next piece; True when the blob is complete and has its announced hash.
-
-        Raises ProtocolError, after which nothing more can come, if the piece is out of place or the
-        hash differs, and SetupError if the machine has no memory left.
-        """
+        """Take the next piece; True when complete. Raises ProtocolError or SetupError."""
         end = offset + len(piece)
         if offset != self.received or not piece or end > self.total:
             raise ProtocolError(
@@ -54,35 +50,6 @@ class Arrival:
             raise ProtocolError(f"a blob announced as {self.digest} arrived as {found}")
         self.memory.seal()
         return True
-
-
-@dataclass(frozen=True)
-class BlobStatistics:
-    """A blob store in numbers; sizes in bytes.
-
-    `memory_bytes` counts complete pages and unfinished uploads. `attached_bytes` are those of live
-    sessions. `owned_bytes` is by identity; a blob with two owners counts for each. `received` and
-    `attached` count blobs and attachments so far, `evicted` and `damaged` removals for lack of room
-    and damaged files. `disk_problem` says why the last copy was not written, or is empty.
-    """
-
-    blobs: int = 0
-    memory_bytes: int = 0
-    memory_budget: int = 0
-    disk_bytes: int = 0
-    disk_budget: int = 0
-    attached_bytes: int = 0
-    arriving_bytes: int = 0
-    owned_bytes: Mapping[str, int] = field(default_factory=dict)
-    received: int = 0
-    attached: int = 0
-    evicted: int = 0
-    damaged: int = 0
-    disk_problem: str = ""
-
-    def to_wire(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
 
 
 _MAX_IN_MEMORY: Final = 4096
@@ -137,10 +104,7 @@ class BlobIndex:
         return blob
 
     def make_room(self, identity: str, nbytes: int) -> None:
-        """Evict from memory until `nbytes` more fit.
-
-        Raises InputError if they cannot, with the bytes that each side holds.
-        """
+        """Evict from memory until `nbytes` more fit; raises InputError: who holds what."""
         room = self._memory_budget - self.reserved - cost(nbytes)
         if room >= 0:
             for blob in list(self.blobs.values()):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tapml_rpc.blobs.folder import BlobFolder
-from tapml_rpc.blobs.index import Arrival, BlobIndex, BlobStatistics, HeldBlob
+from tapml_rpc.blobs.index import Arrival, BlobIndex, HeldBlob
 from tapml_rpc.blobs.memory import cost
 from tapml_rpc.memory import usable_bytes
 from tapml_targets.errors import SetupError
@@ -34,6 +34,25 @@ class Attachment(NamedTuple):
     digest: str
     fd: int
     nbytes: int
+
+
+class BlobStatistics(NamedTuple):
+    """A blob store in numbers; sizes in bytes.
+
+    `memory_bytes` counts complete pages and unfinished uploads. `received`, `attached`, `evicted`
+    and `damaged` count events so far. `disk_problem` says why a copy was not written, or is empty.
+    """
+
+    blobs: int
+    memory_bytes: int
+    disk_bytes: int
+    attached_bytes: int
+    arriving_bytes: int
+    received: int
+    attached: int
+    evicted: int
+    damaged: int
+    disk_problem: str
 
 
 class BlobStore:
@@ -90,11 +109,7 @@ class BlobStore:
             return self._index.owned(identity, digest) is not None
 
     def begin(self, identity: str, digest: str, total: int) -> Arrival:
-        """Reserve room for a blob that will come in pieces.
-
-        Raises InputError if there is no room, with the bytes that each side holds, and SetupError
-        if the machine has no memory or descriptors left.
-        """
+        """Reserve room for a blob that comes in pieces; raises InputError or SetupError."""
         with self._lock:
             self._index.make_room(identity, total)
             arrival = Arrival(digest, total)
@@ -132,10 +147,7 @@ class BlobStore:
             index.bound_count()
 
     def fetch(self, identity: str, digest: str) -> Future[None] | None:
-        """Begin to read a blob that is only on disk; None if there is nothing to wait for.
-
-        Raises InputError if there is no room for it in memory.
-        """
+        """Begin to read a blob that is only on disk; None for nothing to wait for."""
         with self._lock:
             blob = self._index.owned(identity, digest)
             if blob is None or blob.memory is not None or self._background is None:
@@ -152,10 +164,7 @@ class BlobStore:
             return loading
 
     def attach(self, session: Hashable, identity: str, digest: str) -> Attachment | None:
-        """Attach a blob to a session; None if its identity owns no such blob in memory.
-
-        The blob stays in memory until :meth:`detach`. The store keeps owning the descriptor.
-        """
+        """Attach a blob until :meth:`detach`, in memory; None if the identity owns none."""
         with self._lock:
             blob = self._index.owned(identity, digest)
             if blob is None or blob.memory is None:
@@ -178,18 +187,12 @@ class BlobStore:
         with self._lock:
             index = self._index
             blobs = index.blobs.values()
-            owned: Counter[str] = Counter()
-            for blob in blobs:
-                owned.update(dict.fromkeys(blob.owners, blob.nbytes))
             return BlobStatistics(
                 blobs=len(blobs),
                 memory_bytes=index.memory_used + index.reserved,
-                memory_budget=self._memory_budget,
                 disk_bytes=index.disk_used,
-                disk_budget=self._disk_budget,
                 attached_bytes=sum(cost(blob.nbytes) for blob in blobs if blob.sessions),
                 arriving_bytes=sum(cost(arrival.total) for arrival in index.arriving),
-                owned_bytes=dict(owned),
                 received=self._counts["received"],
                 attached=self._counts["attached"],
                 evicted=index.evicted,
@@ -240,10 +243,7 @@ class BlobStore:
                     self._copied(folder, blob, written)
 
     def _copied(self, folder: BlobFolder, blob: HeldBlob, written: bool) -> None:
-        """A copy was written or failed.
-
-        The blob may have been evicted meanwhile, or be a new one.
-        """
+        """A copy was written or failed; the blob may be evicted by now, or be a new one."""
         now = self._index.blobs.get(blob.digest)
         if written and now is not None and not now.on_disk:
             now.on_disk = True

@@ -63,27 +63,12 @@ def lend_browser(
 ) -> tuple[Lease, Callable[[], None]]:
     """Lease a browser's page, starting a tracker and a browser if needed.
 
-    Parameters
-    ----------
-    credentials
-        Secrets for a running tracker; those of the environment if None.
-    say
-        Takes lines for a person: where the page is, what is waited for.
-    own_seconds
-        As of :func:`~tapml_rpc.tracker.request.request_device`.
-
-    Returns
-    -------
-    tuple
-        The lease, and a function that gives it back and ends all that was started. That may be
-        called twice.
-
-    Raises
-    ------
-    InputError
-        If `spec` is malformed.
-    SetupError
-        If there is no browser to start, or it does not become a device.
+    `credentials` are for a running tracker; those of the environment if None. `say` takes lines
+    for a person: where the page is, what is waited for. `own_seconds` is that of
+    :func:`~tapml_rpc.tracker.request.request_device`. Returns the lease, and a function that
+    gives it back and ends all that was started, which may be called twice. Raises InputError if
+    `spec` is malformed, SetupError if there is no browser to start, or it does not become a
+    device.
     """
     from tapml_rpc.browser.own_tracker import OwnTracker
     from tapml_rpc.security.credentials import Credentials

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.device.libraries import AttachedBlobs, BuiltLibrary, LibraryStore
-from tapml_rpc.device.piece_memory import PieceMemory, Pieces
 from tapml_rpc.device.programs import Programs
 from tapml_rpc.device.session_state import (
     BoundCall,
@@ -101,13 +100,35 @@ _PIECE_ALIGNMENT: Final = 64
 _LEAST_PIECE_BYTES: Final = 256 << 10
 
 
-class Reads:
-    """Reads from an open driver. All methods run on the device thread.
+class PieceMemory:
+    """Memory of `nbytes` for the pieces of streamed reads, reused once a piece has been sent.
 
-    Arguments are those of :class:`tapml_rpc.device.commands.Commands`.
+    Fresh memory for every piece costs more in page faults than the copy into it.
     """
 
-    def __init__(self, commands: Commands, driver: Driver, send: Send, pieces: Pieces) -> None:
+    def __init__(self, nbytes: int) -> None:
+        self._memory = memoryview(bytearray(nbytes))
+
+    def take(self) -> memoryview:
+        """Memory that nobody reads any more."""
+        return self._memory
+
+    def answer(self, nbytes: int) -> memoryview:
+        """Memory for bytes that the batch's answer carries; nothing else is taken until then."""
+        return memoryview(bytearray(nbytes))
+
+    def direct(self) -> bool:
+        """Whether the bytes leave device memory before anything else runs; an answer keeps them."""
+        return False
+
+    def give_back(self) -> None:
+        """Return the memory taken last: its read failed, and it will not be sent."""
+
+
+class Reads:
+    """Reads from an open driver, on the device thread; arguments are those of `Commands`."""
+
+    def __init__(self, commands: Commands, driver: Driver, send: Send, pieces: PieceMemory) -> None:
         self._commands = commands
         self._driver = driver
         self._shows = driver if isinstance(driver, HostReadable) else None
@@ -343,7 +364,7 @@ class Commands:
         send: Send,
         *,
         clock: CommandClock,
-        pieces: Pieces | None = None,
+        pieces: PieceMemory | None = None,
         blobs: AttachedBlobs | None = None,
     ) -> None:
         self.clock = clock

@@ -7,14 +7,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.device.commands import Commands, Send
+from tapml_rpc.device.commands import Commands, PieceMemory, Send
 from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
-from tapml_rpc.device.piece_memory import Pieces
 from tapml_rpc.device.session_state import (
     AFTER_ALL,
     CommandClock,
     Message,
-    NoClock,
     RunningBatch,
     ServerSession,
     place_in,
@@ -47,14 +45,14 @@ class Interpreter:
         send: Send,
         *,
         clock: CommandClock | None = None,
-        pieces: Pieces | None = None,
+        pieces: PieceMemory | None = None,
         blobs: AttachedBlobs | None = None,
     ) -> None:
         self._driver = driver
         self._gathers = driver if isinstance(driver, BatchesCommands) else None
         self._libraries = libraries
         self._send = send
-        self._clock = NoClock() if clock is None else clock
+        self._clock = CommandClock() if clock is None else clock
         self._commands = Commands(
             driver, libraries, bounds, send, clock=self._clock, pieces=pieces, blobs=blobs
         )

@@ -47,10 +47,7 @@ class ProgramBody:
     nbytes: int
 
     def take(self, arguments: object) -> list[int]:
-        """The checked integers of a run.
-
-        Raises InputError for more or fewer than the program has.
-        """
+        """The checked integers of a run; raises InputError for more or fewer of them."""
         given = wire.array(arguments, "arguments", MAX_ARGUMENTS)
         if len(given) != self.arguments:
             raise InputError(
@@ -67,11 +64,7 @@ class ProgramBody:
 
 
 def check_program(name: object, commands: object, most: int) -> ProgramBody:
-    """Check a received program of at most `most` commands.
-
-    Raises ProtocolError if it is malformed, InputError if it is too long, or has a command that is
-    not allowed in programs.
-    """
+    """Check a program of at most `most` commands; raises ProtocolError or InputError."""
     called = wire.text(name, "program name", MAX_NAME_CHARACTERS)
     if not called:
         raise ProtocolError("a program has a name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.device.libraries import BuiltLibrary
@@ -150,10 +150,7 @@ class RunningBatch:
         self.results.append([index, value])
 
     def span(self, handle: object, offset: object, nbytes: object) -> tuple[HeldBuffer, int, int]:
-        """The part of a buffer a command names: the buffer, the first byte, and how many.
-
-        Raises InputError if the session has no such buffer, or it ends before.
-        """
+        """The buffer, first byte and length a command names; raises InputError if outside."""
         held = self.session.buffer(handle)
         start = wire.integer(offset, "byte offset")
         length = wire.integer(nbytes, "byte count")
@@ -182,21 +179,11 @@ def place_in(place: int) -> tuple[int, int]:
     return index, inner - 1
 
 
-class CommandClock(Protocol):
-    """Quick: called on the device thread before every command, which may take microseconds."""
+class CommandClock:
+    """Told what runs, before every command, which may take microseconds; here nobody reads it."""
 
     def begin(self, batch: RunningBatch) -> None:
         """The command of `batch` runs from now on, whatever ran before it."""
 
     def rest(self) -> None:
         """No command runs: no time passes for any."""
-
-
-class NoClock:
-    """A clock that nobody reads."""
-
-    def begin(self, batch: RunningBatch) -> None:
-        """The command of `batch` runs from now on."""
-
-    def rest(self) -> None:
-        """No command runs."""

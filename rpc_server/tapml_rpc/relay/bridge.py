@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 import tempfile
 import threading
-import traceback
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -66,16 +64,6 @@ def _forwarder() -> Forwarder:
         forwarder = _running.get(os.getpid())
         if forwarder is None:
             forwarder = _running[os.getpid()] = Forwarder()
-            threading.Thread(
-                target=_run, args=(forwarder,), name="tapml-bridge", daemon=True
-            ).start()
+            run = partial(forwarder.run, lambda: False, 60.0)
+            threading.Thread(target=run, name="tapml-bridge", daemon=True).start()
         return forwarder
-
-
-def _run(forwarder: Forwarder) -> None:
-    while True:
-        try:
-            forwarder.step(60.0)
-        except Exception:
-            # An internal fault must not end every other stream, and must be seen.
-            traceback.print_exc(file=sys.stderr)

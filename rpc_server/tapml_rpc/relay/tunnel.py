@@ -3,6 +3,11 @@
 A client asks for ``/control`` or ``/data`` with the :func:`ticket` of its lease, the device for
 ``/leg`` with the secret of a stream. The session's own connection goes through, encrypted end to
 end if the device has keys: the tracker cannot read it.
+
+A lease on a device that only connects out has an address for that: ``relay://HOST:PORT/TOKEN``.
+:func:`connect_socket` takes a ZeroMQ socket there, :func:`open_stream` a plain one. ``relay+ws://``
+and ``relay+wss://`` lead through a tracker's WebSocket door instead: a server's address like any
+other, whose token is the lease's.
 """
 
 from __future__ import annotations
@@ -11,10 +16,15 @@ import hashlib
 import re
 import socket
 import time
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from tapml_rpc.security.bind import bracketed
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import InputError, SetupError
+
+if TYPE_CHECKING:
+    import zmq
 
 PROTOCOL: Final = "tapml-bytes"
 """What an upgrade to a tunnel is called."""
@@ -23,18 +33,12 @@ _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def ticket(token: str) -> str:
-    """What a lease's holder shows at the relay, where others may read it.
-
-    The token itself, which the device asks for, cannot be computed from it.
-    """
+    """What a lease's holder shows where others may read it; the token does not follow from it."""
     return hashlib.sha256(b"tapml relay " + token.encode()).hexdigest()[:32]
 
 
 def open_tunnel(relay: tuple[str, int], path: str, secret: str, timeout: float) -> socket.socket:
-    """Connect through the relay: the other side is at the end of the socket, which blocks.
-
-    Raises SetupError if the relay cannot be reached or refuses; the message says which.
-    """
+    """A socket to the other side, which blocks; raises SetupError: no relay, or it refuses."""
     deadline = time.monotonic() + timeout
     where = f"{bracketed(relay[0])}:{relay[1]}"
     request = (
@@ -70,3 +74,85 @@ def _receive_head(connection: socket.socket, deadline: float) -> bytes:
             raise EOFError("it closed the connection")
         head += byte
     return head
+
+
+_SCHEME: Final = "relay"
+_THROUGH: Final = "relay+"
+_DIAL_SECONDS: Final = 8.0
+
+
+@dataclass(frozen=True)
+class RelayAddress:
+    """The parts of an address that leads through a relay."""
+
+    host: str
+    port: int
+    token: str
+    role: str
+
+    def __str__(self) -> str:
+        role = "" if self.role == "control" else f"/{self.role}"
+        return f"{_SCHEME}://{bracketed(self.host)}:{self.port}/{self.token}{role}"
+
+
+def without_secret(address: str) -> str:
+    """An address as people may see it: in place of a lease's token its ticket, shortened."""
+    if leads_to_websocket(address):
+        return websocket_through(address)[0]
+    if not is_relayed(address):
+        return address
+    there = parse(address)
+    return str(RelayAddress(there.host, there.port, ticket(there.token)[:8], "control"))
+
+
+def is_relayed(address: str) -> bool:
+    """Whether an address leads through a relay."""
+    return address.startswith(f"{_SCHEME}://")
+
+
+def parse(address: str) -> RelayAddress:
+    """Parse a relay's address; raises InputError if it is malformed."""
+    try:
+        parts = urlsplit(address)
+        token, _, role = parts.path.removeprefix("/").partition("/")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, token, role = None, None, "", ""
+    if not is_relayed(address) or not host or not port or not token.isalnum():
+        raise InputError(f"expected {_SCHEME}://HOST:PORT/TOKEN as a lease gives it, got {address}")
+    return RelayAddress(host, port, token, role or "control")
+
+
+def websocket_through(address: str) -> tuple[str, str]:
+    """The address and token in ``relay+ws://HOST:PORT/TOKEN``; raises InputError."""
+    url, _, token = address.removeprefix(_THROUGH).rpartition("/")
+    if not leads_to_websocket(address) or not token.isalnum() or urlsplit(url).hostname is None:
+        raise InputError(f"expected {_THROUGH}ws://HOST:PORT/TOKEN as a lease gives it")
+    return url, token
+
+
+def leads_to_websocket(address: str) -> bool:
+    """Whether an address leads through a tracker's WebSocket door."""
+    return address.startswith((f"{_THROUGH}ws://", f"{_THROUGH}wss://"))
+
+
+def data_address_beside(control: str) -> str:
+    """The address of the data connection beside a relayed control connection."""
+    there = parse(control)
+    return str(RelayAddress(there.host, there.port, there.token, "data"))
+
+
+def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
+    """Connect a ZeroMQ socket, through the relay if `address` leads through one, or SetupError."""
+    if is_relayed(address):
+        from tapml_rpc.relay.bridge import bridged
+
+        address = bridged(open_stream(address, _DIAL_SECONDS))
+    connecting.connect(address)
+
+
+def open_stream(address: str, timeout: float) -> socket.socket:
+    """A connected socket to the device at the other end of a relay; raises SetupError."""
+    there = parse(address)
+    relay, path = (there.host, there.port), f"/{there.role}"
+    return open_tunnel(relay, path, ticket(there.token), timeout)

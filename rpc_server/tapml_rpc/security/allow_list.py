@@ -19,16 +19,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tapml_rpc.security.keys import KEY_CHARACTERS, check_name, is_key
-from tapml_rpc.security.private_files import (
-    FILE_BYTES,
-    SECRET_MODE,
-    WatchedFile,
-    config_folder,
-    folder_lock,
-    make_folder,
-    read_checked,
-    write_private,
-)
+from tapml_rpc.security.private_files import WatchedFile, append_line, config_folder
 from tapml_targets.errors import InputError
 
 _LINE: Final = re.compile(r"(?P<name>\S+)[ \t]+(?P<key>\S+)(?:[ \t]+#(?P<comment>.*))?[ \t]*")
@@ -51,11 +42,7 @@ def default_path() -> Path:
 
 
 def parse_allow_list(text: str, where: str) -> Mapping[str, Client]:
-    """The clients of a list by public key.
-
-    Raises InputError, which names the line, if a line is malformed, or a name or a key is there
-    twice.
-    """
+    """The clients of a list by public key; raises InputError, which names the line."""
     clients: dict[str, Client] = {}
     names: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
@@ -93,10 +80,7 @@ def _shown(text: str) -> str:
 
 
 class AllowList:
-    """The clients a server admits, as the file lists them now.
-
-    Without the file nobody is admitted.
-    """
+    """The clients a server admits, as the file lists them now; nobody without the file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = WatchedFile(path or default_path(), parse_allow_list)
@@ -107,36 +91,22 @@ class AllowList:
         return self._file.path
 
     def clients(self) -> tuple[Client, ...]:
-        """All of them.
-
-        Raises InputError if the file is damaged, SetupError if others may write to it.
-        """
+        """All of them; raises InputError or SetupError for a file not to be trusted."""
         return tuple(self._file.read().values())
 
     def find(self, public: str) -> Client | None:
-        """The client with this key; None if it is not admitted. From any thread.
-
-        Raises as :meth:`clients` does: nobody is admitted then.
-        """
+        """The client with this key; None for none. From any thread; see :meth:`clients`."""
         return self._file.read().get(public)
 
 
 def admit(path: Path, name: str, public: str, comment: str = "") -> Client:
-    """Add a client to a list, which is created if needed. Running servers see it at once.
-
-    Raises InputError if the key or the name is in it already, or the list is damaged; SetupError if
-    it cannot be written.
-    """
+    """Add a client to a list, made if needed; raises InputError or SetupError."""
     check_name(name)
     if not is_key(public):
         raise InputError(f"expected a public key of {KEY_CHARACTERS} characters, got {public!r}")
     comment = _UNPRINTABLE.sub("?", comment)
-    path = path.resolve()
-    make_folder(path.parent)
-    with folder_lock(path.parent):
-        text = (
-            read_checked(path, secret=False, limit=FILE_BYTES) if path.exists() else _HEADING
-        ).rstrip("\n")
+
+    def add(text: str) -> str:
         for known in parse_allow_list(text, str(path)).values():
             if known.public == public:
                 raise InputError(f"{path} admits this key already, as {known.name!r}")
@@ -145,6 +115,7 @@ def admit(path: Path, name: str, public: str, comment: str = "") -> Client:
                     f"{path} has a client {name!r} with another key; give another --name, or take "
                     "its line out first"
                 )
-        line = f"{name} {public}" + (f" # {comment}" if comment else "")
-        write_private(path, f"{text}\n{line}\n", mode=SECRET_MODE, replace=True)
+        return f"{name} {public}" + (f" # {comment}" if comment else "")
+
+    append_line(path, _HEADING, add, secret=False)
     return Client(name, public, comment)

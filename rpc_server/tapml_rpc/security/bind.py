@@ -29,24 +29,12 @@ def check_bind(
 ) -> tuple[str, int]:
     """Numeric host and port that a server may bind to.
 
-    A name is resolved once, here, so that what is bound is what was checked.
-
-    Parameters
-    ----------
-    address
-        ``tcp://HOST:PORT``, ``ws://HOST:PORT`` or ``wss://HOST:PORT``. A host is a name, an
-        address, ``[IPv6]``, or ``*`` for all of IPv4; port 0 takes a free one.
-    secret
-        Whether clients have to authenticate: keys on ``tcp``, a token on ``wss``.
-    schemes
-        Those this server speaks.
-
-    Raises
-    ------
-    InputError
-        If the address is malformed, or its name is unknown.
-    SetupError
-        If it is not on loopback and there is no secret, or the secret would travel unencrypted.
+    `address` is ``tcp://HOST:PORT``, ``ws://HOST:PORT`` or ``wss://HOST:PORT``, one of
+    `schemes`. A host is a name, an address, ``[IPv6]``, or ``*`` for all of IPv4; a name is
+    resolved once, here, so that what is bound is what was checked. Port 0 takes a free one.
+    `secret`: clients have to authenticate, by keys on ``tcp``, by a token on ``wss``. Raises
+    InputError for a malformed address or an unknown name, SetupError if it is not on loopback
+    and there is no secret, or the secret would travel unencrypted.
     """
     scheme, host, port = _split(address, schemes)
     number = _numeric(host, port, resolve)
@@ -84,6 +72,14 @@ def is_loopback(number: str) -> bool:
 def bracketed(host: str) -> str:
     """A numeric host in the form of a URL."""
     return f"[{host}]" if ":" in host else host
+
+
+def reachable(address: str, host: str) -> str:
+    """An address, with `host` in it if it stands for all addresses of a machine."""
+    parts = urlsplit(address)
+    if parts.hostname not in (_EVERYWHERE, "::"):
+        return address
+    return parts._replace(netloc=f"{bracketed(host)}:{parts.port}").geturl()
 
 
 def _split(address: str, schemes: Sequence[str]) -> tuple[str, str, int]:
@@ -125,7 +121,7 @@ _FOR_KEYS: Final = ("clients",)
 _FOR_WEBSOCKET: Final = ("tokens", "certificate", "certificate_key", "origins")
 
 
-class EntranceOptions(Protocol):
+class ListenerOptions(Protocol):
     """The common options of a server and a tracker."""
 
     @property
@@ -141,11 +137,8 @@ class EntranceOptions(Protocol):
         """Address to listen on; empty for none."""
 
 
-def check_effects(options: EntranceOptions) -> None:
-    """Check that options about keys and WebSockets come with keys and WebSockets.
-
-    Raises InputError, which names what to add.
-    """
+def check_effects(options: ListenerOptions) -> None:
+    """Raise InputError for options about keys and WebSockets without keys and WebSockets."""
     without_key = [] if options.key else _given(options, _FOR_KEYS)
     if without_key:
         raise InputError(
@@ -162,7 +155,7 @@ def check_effects(options: EntranceOptions) -> None:
         )
 
 
-def _given(options: EntranceOptions, names: tuple[str, ...]) -> list[str]:
+def _given(options: ListenerOptions, names: tuple[str, ...]) -> list[str]:
     return [
         "--origin" if name == "origins" else f"--{name.replace('_', '-')}"
         for name in names

@@ -7,7 +7,6 @@ as ssh shows a host key's.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 import shutil
 import socket
@@ -18,10 +17,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tapml_rpc.security.private_files import (
     PUBLIC_MODE,
@@ -39,7 +37,6 @@ VALID_DAYS: Final = 825
 _RENEW_DAYS: Final = 7
 _FILE_BYTES: Final = 256 << 10
 _OPENSSL_SECONDS: Final = 60.0
-_PACKAGE = "cryptography"
 _HEX: Final = re.compile(r"(?:sha256:)?([0-9a-f]{2}(?::?[0-9a-f]{2}){31})", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
@@ -64,10 +61,7 @@ def fingerprint_of(der: bytes) -> str:
 
 
 def parse_fingerprint(text: str) -> str:
-    """A fingerprint as people give it, with or without colons, in the form of `fingerprint_of`.
-
-    Raises InputError if it is malformed.
-    """
+    """A fingerprint as people give it, as `fingerprint_of` gives it; raises InputError."""
     match = _HEX.fullmatch(text.strip())
     if match is None:
         raise InputError(
@@ -77,11 +71,7 @@ def parse_fingerprint(text: str) -> str:
 
 
 def given_certificate(certificate: Path, key: Path) -> Certificate:
-    """A certificate that others made, checked before anybody connects.
-
-    Raises InputError if the files are damaged or do not match, SetupError if others may read the
-    key.
-    """
+    """A certificate that others made, checked; raises InputError or SetupError."""
     given = Certificate(certificate, key)
     _ = given.fingerprint
     try:
@@ -100,8 +90,7 @@ def own_certificate(names: Sequence[str], folder: Path | None = None) -> Certifi
     """The device's own certificate, made if there is none that still fits.
 
     `names` are those of :func:`host_names`; `folder` is the user's own ``tls`` if None. Raises
-    SetupError if it cannot be made: neither the package ``cryptography`` nor the command
-    ``openssl``.
+    SetupError if it cannot be made: there is no command ``openssl``.
     """
     folder = config_folder("tls") if folder is None else folder
     make_folder(folder)
@@ -179,49 +168,6 @@ def _first_der(text: str, path: Path) -> bytes:
     return der
 
 
-def _make(names: Sequence[str]) -> tuple[str, str]:
-    try:
-        x509: Any = importlib.import_module(f"{_PACKAGE}.x509")
-    except ImportError:
-        return _make_with_command(names)
-    return _make_with_package(x509, names)
-
-
-def _make_with_package(x509: Any, names: Sequence[str]) -> tuple[str, str]:
-    hashes: Any = importlib.import_module(f"{_PACKAGE}.hazmat.primitives.hashes")
-    serialization: Any = importlib.import_module(f"{_PACKAGE}.hazmat.primitives.serialization")
-    ec: Any = importlib.import_module(f"{_PACKAGE}.hazmat.primitives.asymmetric.ec")
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "tapml device")])
-    now = datetime.now(UTC)
-    shown = [
-        x509.IPAddress(ip_address(name)) if _is_address(name) else x509.DNSName(name)
-        for name in names
-    ]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=VALID_DAYS - 1))
-        .add_extension(x509.SubjectAlternativeName(shown), critical=False)
-        # It signs nothing else: to trust it is to trust only this device.
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode()
-
-
 _CONFIG: Final = """\
 [req]
 distinguished_name = subject
@@ -238,12 +184,12 @@ subjectKeyIdentifier = hash
 """
 
 
-def _make_with_command(names: Sequence[str]) -> tuple[str, str]:
+def _make(names: Sequence[str]) -> tuple[str, str]:
     command = shutil.which("openssl")
     if command is None:
         raise SetupError(
-            "a certificate is needed and cannot be made here: `pip install cryptography`, or "
-            "install the command openssl, or give a certificate and its key as files"
+            "a certificate is needed and cannot be made here: install the command openssl, or "
+            "give --certificate and --certificate-key"
         )
     shown = ", ".join(("IP:" if _is_address(name) else "DNS:") + name for name in names)
     # mkdtemp makes the folder private to this user: nobody else can read the key meanwhile.

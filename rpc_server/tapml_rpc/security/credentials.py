@@ -1,7 +1,4 @@
-"""A client's secrets, and whom it trusts, as ``connect()`` takes them.
-
-ZeroMQ is imported only if keys are used: a WebSocket client needs none.
-"""
+"""A client's secrets, and whom it trusts; ZeroMQ is imported only where keys are used."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tapml_rpc.security.certificates import parse_fingerprint
 from tapml_rpc.security.keys import KeyPair, is_key, read_pair, read_public
@@ -93,23 +90,12 @@ class Credentials:
         ca_file: Path | str | None = None,
         fingerprint: str | None = None,
     ) -> Credentials:
-        """Read what is given.
+        """Read what is given: `key` is the client's ``.secret`` file.
 
-        Parameters
-        ----------
-        key
-            The client's ``.secret`` file.
-        server_key
-            The server's public key as text, or its ``.public`` file.
-        token
-            A file with the token in it, which only its owner may read.
-
-        Raises
-        ------
-        InputError
-            If a file is missing or damaged, or a half is missing.
-        SetupError
-            If others may read a secret.
+        `server_key` is the server's public key as text, or its ``.public`` file; `token` a
+        file with the token in it, which only its owner may read. Raises InputError if a
+        file is missing or damaged, or a half is missing; SetupError if others may read a
+        secret.
         """
         text = None
         if token is not None:
@@ -128,21 +114,12 @@ class Credentials:
     ) -> Credentials | None:
         """The credentials in the environment; None if there are none.
 
-        ``TAPML_RPC_KEY`` is the path of a ``.secret`` file, ``TAPML_RPC_SERVER_KEY`` a public key
-        or the path of one, ``TAPML_RPC_TOKEN`` a token, ``TAPML_RPC_CA`` the path of certificates,
-        ``TAPML_RPC_FINGERPRINT`` the fingerprint of one certificate.
-
-        Parameters
-        ----------
-        lent_key
-            For a device that a tracker lent: its public key from the tracker, empty if it has none.
-            ``TAPML_RPC_SERVER_KEY`` is not needed then; without both, ``TAPML_RPC_KEY`` is meant
-            for the tracker.
-
-        Raises
-        ------
-        InputError, SetupError
-            As :meth:`from_files`.
+        ``TAPML_RPC_KEY`` is the path of a ``.secret`` file, ``TAPML_RPC_SERVER_KEY`` a
+        public key or the path of one, ``TAPML_RPC_TOKEN`` a token, ``TAPML_RPC_CA`` the
+        path of certificates, ``TAPML_RPC_FINGERPRINT`` the fingerprint of one certificate.
+        `lent_key` is for a device that a tracker lent: its public key from the tracker,
+        empty if it has none. ``TAPML_RPC_SERVER_KEY`` is not needed then; without both,
+        ``TAPML_RPC_KEY`` is meant for the tracker. Raises as :meth:`from_files`.
         """
         key, server_key, token, ca_file, fingerprint = (
             environ.get(name) or None
@@ -170,12 +147,6 @@ class Credentials:
         if self.keys is None or self.server_key is None:
             return None
         return ClientCurve(self.keys, self.server_key)
-
-    def apply_client(self, socket: Any) -> None:
-        """For ZeroMQ: make a connecting socket use the keys, if there are any."""
-        from tapml_rpc.security.curve import apply_client
-
-        apply_client(socket, self.curve())
 
     def ssl_context(self) -> ssl.SSLContext:
         """For ``wss://``: whom to trust."""

@@ -6,7 +6,6 @@ is admitted: libzmq would otherwise admit every key.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -20,8 +19,9 @@ from typing import Final, TypeAlias
 import zmq
 
 from tapml_rpc.security.allow_list import AllowList
-from tapml_rpc.security.keys import KeyPair, encode_key, is_key, read_pair, read_public
+from tapml_rpc.security.keys import KeyPair, encode_key, is_key, read_pair
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
+from tapml_rpc.waking import Waker
 from tapml_targets.errors import InputError, TapmlError
 
 ZAP_DOMAIN: Final = b"tapml"
@@ -45,11 +45,7 @@ class ServerCurve:
 
     @classmethod
     def from_files(cls, keys: Path, clients: Path | None = None) -> ServerCurve:
-        """Read the server's secret file; the list of clients is the user's own if None.
-
-        Raises InputError if a file is missing or damaged; SetupError if others may read the secret
-        or change the list.
-        """
+        """A server's secret file and its list of clients; raises InputError or SetupError."""
         curve = cls(read_pair(keys), AllowList(clients))
         # A damaged list is reported at the start.
         curve.clients.clients()
@@ -71,11 +67,6 @@ class ClientCurve:
                 "the server's public key given is this client's own; the device's is what "
                 "`tapml rpc keygen` printed there"
             )
-
-    @classmethod
-    def from_files(cls, keys: Path, server: str | Path) -> ClientCurve:
-        """Read the client's secret file and the server's public key, given as text or a file."""
-        return cls(read_pair(keys), read_public(server).public)
 
 
 def apply_server(socket: Socket, curve: ServerCurve | None) -> None:
@@ -133,7 +124,7 @@ class Authenticator:
         self._socket: Socket = context.socket(zmq.REP)
         self._socket.linger = 0
         self._socket.bind(_ZAP_ENDPOINT)
-        self._wake_reader, self._wake_writer = os.pipe()
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name="tapml-admission", daemon=True)
         self._thread.start()
 
@@ -148,19 +139,18 @@ class Authenticator:
         if self._closed:
             return
         self._closed = True
-        os.write(self._wake_writer, b".")
+        self._waker.wake()
         self._thread.join()
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
+        self._waker.close()
 
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake_reader, zmq.POLLIN)
+        poller.register(self._waker.fileno(), zmq.POLLIN)
         try:
             while True:
                 ready = dict(poller.poll())
-                if self._wake_reader in ready:
+                if self._waker.fileno() in ready:
                     return
                 frames = self._socket.recv_multipart()
                 self._socket.send_multipart(self._answer(frames))

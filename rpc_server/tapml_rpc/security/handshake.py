@@ -20,10 +20,7 @@ _MECHANISM: Final = slice(12, 32)
 
 
 def greeted_mechanism(address: str, seconds: float) -> str | None:
-    """The mechanism in the greeting of ``tcp://host:port``: ``"NULL"``, ``"CURVE"``, ``"PLAIN"``.
-
-    None if nothing answers within `seconds`, or the peer greets otherwise.
-    """
+    """What ``tcp://host:port`` greets with: NULL, CURVE, PLAIN; None for another greeting."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     deadline = time.monotonic() + seconds
     heard = b""
@@ -142,10 +139,7 @@ def _dropped(address: str) -> TapmlError:
 
 
 class HandshakeWatch:
-    """Checks, while a welcome is waited for, whether one can still come.
-
-    `monitor` is the connecting socket's, with the events :data:`MONITORED`.
-    """
+    """Checks whether a welcome may still come; `monitor` has the events :data:`MONITORED`."""
 
     def __init__(self, monitor: Socket, address: str, curve: ClientCurve | None) -> None:
         self.hint: TapmlError | None = None

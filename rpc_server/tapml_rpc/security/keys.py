@@ -51,10 +51,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class KeyPair:
-    """One side's keys, 40 characters each. The secret one is never shown.
-
-    `name` is only for people.
-    """
+    """One side's keys, 40 characters each, and a name for people. The secret is never shown."""
 
     name: str
     public: str
@@ -62,10 +59,7 @@ class KeyPair:
 
 
 def check_name(name: str) -> str:
-    """Check a key's or client's name: letters, digits and ``._@-``, at most 64.
-
-    Raises InputError if it is malformed.
-    """
+    """Check a name: 1 to 64 letters, digits and ``._@-``; raises InputError."""
     if _NAME.fullmatch(name) is None:
         raise InputError(
             f"a name has 1 to 64 letters, digits or any of ._@- and starts with a letter or a "
@@ -139,10 +133,7 @@ def write_pair(pair: KeyPair, folder: Path | None = None, *, force: bool = False
 
 
 def read_pair(path: Path) -> KeyPair:
-    """Read a secret file.
-
-    Raises InputError if it is damaged, or holds no secret key; SetupError if others may read it.
-    """
+    """Read a secret file; raises InputError if it is damaged, SetupError if others may read it."""
     text = read_checked(path, secret=False, limit=_FILE_BYTES)
     fields = _parse(text, str(path))
     if fields["kind"] != _SECRET_KIND:
@@ -158,10 +149,7 @@ def read_pair(path: Path) -> KeyPair:
 
 
 def read_public(key_or_path: str | Path) -> PublicKey:
-    """A public key given as its 40 characters or as the file that holds it.
-
-    Raises InputError if it is neither, or the file is damaged or holds a secret.
-    """
+    """A public key given as its 40 characters or as a file; raises InputError for anything else."""
     given = str(key_or_path)
     if isinstance(key_or_path, str) and is_key(given):
         return PublicKey("", given)
@@ -178,17 +166,6 @@ def read_public(key_or_path: str | Path) -> PublicKey:
             f"{path.with_suffix(PUBLIC_SUFFIX).name}"
         )
     return PublicKey(fields["name"], fields["public"])
-
-
-def parse_keys(text: str, where: str) -> PublicKey | KeyPair:
-    """The fields of a key file; `where` names it in errors.
-
-    Raises InputError if it is malformed.
-    """
-    fields = _parse(text, where)
-    if fields["kind"] == _PUBLIC_KIND:
-        return PublicKey(fields["name"], fields["public"])
-    return KeyPair(fields["name"], fields["public"], fields["secret"])
 
 
 def _render(pair: KeyPair, *, secret: bool) -> str:

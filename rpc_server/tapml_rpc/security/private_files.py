@@ -18,6 +18,7 @@ from tapml_targets.errors import InputError, SetupError
 SECRET_MODE: Final = 0o600
 PUBLIC_MODE: Final = 0o644
 FOLDER_MODE: Final = 0o700
+FILE_BYTES: Final = 4 << 20
 _OTHERS: Final = 0o077
 _OTHERS_WRITE: Final = 0o022
 
@@ -36,10 +37,7 @@ def config_folder(*parts: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for this user only; an existing one must not be writable by others.
-
-    Raises SetupError if it cannot be created, or if others may replace its files.
-    """
+    """Create a folder for this user only; SetupError if that fails or others may write to it."""
     try:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         mode = folder.stat().st_mode
@@ -53,10 +51,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, mode: int = SECRET_MODE, replace: bool = False) -> None:
-    """Write a complete file, with its mode from the first byte on.
-
-    Raises InputError if it exists and `replace` is not set, SetupError if it cannot be written.
-    """
+    """Write a complete file, with its mode from the first byte on; raises if it exists."""
     temporary = None
     claimed = False
     try:
@@ -136,6 +131,19 @@ def folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def append_line(path: Path, heading: str, add: Callable[[str], str], *, secret: bool) -> None:
+    """Add the line that `add` makes of a list's text, which starts with `heading` if it is new.
+
+    Running servers see it at once. Raises what `add` raises; SetupError if it cannot be written.
+    """
+    path = path.resolve()
+    make_folder(path.parent)
+    with folder_lock(path.parent):
+        text = read_checked(path, secret=secret, limit=FILE_BYTES) if path.exists() else heading
+        line, body = add(text), text.rstrip("\n")
+        write_private(path, f"{body}\n{line}\n", replace=True)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -143,8 +151,6 @@ def _sync_folder(folder: Path) -> None:
     finally:
         os.close(descriptor)
 
-
-FILE_BYTES: Final = 4 << 20
 
 Content = TypeVar("Content")
 

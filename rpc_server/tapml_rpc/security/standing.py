@@ -24,10 +24,7 @@ _ADDRESSES: Final = 4096
 
 
 class FailureLimit:
-    """Counts failures by address, in bounded memory.
-
-    The last 64 bits of IPv6 are ignored: one client owns them all.
-    """
+    """Counts failures by address, in bounded memory; one client owns 64 bits of IPv6."""
 
     def __init__(
         self,
@@ -118,11 +115,7 @@ class Standing:
             self._thread.start()
 
     def greet(self, identity: str) -> None:
-        """Count a hello.
-
-        Raises SetupError if there have been too many, or the identity was removed from its list or
-        the list cannot be read.
-        """
+        """Count a hello; raises SetupError if there were too many, or it is not admitted."""
         if identity == LOOPBACK_IDENTITY:
             # It is shared by everybody on this machine, and not counted.
             return

@@ -12,10 +12,7 @@ from tapml_targets.errors import InputError, SetupError
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
-    """A server's side of TLS 1.2 and newer.
-
-    Raises InputError if the files cannot be read or do not match.
-    """
+    """A server's side of TLS 1.2 and newer; raises InputError for files that do not match."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

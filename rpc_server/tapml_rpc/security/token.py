@@ -24,9 +24,9 @@ from tapml_rpc.security.keys import check_name
 from tapml_rpc.security.private_files import (
     FILE_BYTES,
     WatchedFile,
+    append_line,
     config_folder,
     folder_lock,
-    make_folder,
     read_checked,
     write_private,
 )
@@ -44,10 +44,7 @@ _HEADING: Final = (
 
 
 class TokenRefusedError(SetupError):
-    """A token that is not accepted.
-
-    `retry_after` is the seconds after which this address is answered again; 0 for at once.
-    """
+    """A token that is not accepted; the address is answered again in `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
@@ -89,10 +86,7 @@ def default_path() -> Path:
 
 
 def parse_tokens(text: str, where: str) -> Mapping[str, KnownToken]:
-    """The tokens of a list by digest.
-
-    Raises InputError, which names a malformed line and not its text.
-    """
+    """The tokens of a list by digest; raises InputError, which names a line, not its text."""
     known: dict[str, KnownToken] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or line.startswith("#"):
@@ -110,10 +104,7 @@ def parse_tokens(text: str, where: str) -> Mapping[str, KnownToken]:
 
 
 class TokenBook:
-    """The tokens a server takes: those of a file, and its own. From any thread.
-
-    The list at `path` is read again when it changes; None for no list.
-    """
+    """The tokens a server takes: its own, and those of a file, read when it changes."""
 
     def __init__(
         self,
@@ -211,34 +202,25 @@ class TokenBook:
 
 
 def add_token(path: Path, name: str, *, once: bool = False, seconds: float | None = None) -> str:
-    """Make a token and add its hash to a list. Only the return value has the token itself.
-
-    Raises InputError if the list has the name already, or is damaged; SetupError if it cannot be
-    written, or others may read it.
-    """
+    """A new token, whose hash is added to a list; raises InputError or SetupError."""
     check_name(name)
     token = make_token()
     end = "never" if seconds is None else str(int(time.time() + max(seconds, 1.0)))
     line = f"{name} {digest_of(token)} {'once' if once else 'always'} {end}"
-    path = path.resolve()
-    make_folder(path.parent)
-    with folder_lock(path.parent):
-        text = _read(path) if path.exists() else _HEADING
+
+    def add(text: str) -> str:
         if any(known.name == name for known in parse_tokens(text, str(path)).values()):
             raise InputError(
                 f"{path} has a token {name!r} already; give another --name, or take its line out"
             )
-        body = text.rstrip("\n")
-        write_private(path, f"{body}\n{line}\n", replace=True)
+        return line
+
+    append_line(path, _HEADING, add, secret=True)
     return token
 
 
 def _remove(path: Path, digest: str) -> None:
     path = path.resolve()
     with folder_lock(path.parent):
-        lines = _read(path).split("\n")
+        lines = read_checked(path, secret=True, limit=FILE_BYTES).split("\n")
         write_private(path, "\n".join(line for line in lines if digest not in line), replace=True)
-
-
-def _read(path: Path) -> str:
-    return read_checked(path, secret=True, limit=FILE_BYTES)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.device.session_state import RunningBatch, place_in
+from tapml_rpc.device.session_state import CommandClock, RunningBatch, place_in
 from tapml_rpc.failures import render_command
 from tapml_rpc.supervisor.pipe import HEAD_BYTES, make_memory
 from tapml_targets.errors import ProtocolError
@@ -68,10 +68,7 @@ class LastCommands:
         return f"command {index} of batch {sequence}"
 
     def report(self, running: tuple[int, int, float] | None) -> str:
-        """The last few commands up to the `running` (batch, place), one per line.
-
-        Empty for none.
-        """
+        """The last few commands up to the `running` (batch, place), one per line; may be empty."""
         shown: list[str] = []
         for sequence, packed in self._batches():
             commands = _commands(packed)
@@ -129,11 +126,31 @@ def make_board() -> int:
     return make_memory(JOURNAL_BYTES, "board")
 
 
+class _Word:
+    """A word of a board, as an attribute; `shift` is what its value differs by.
+
+    Once the memory is released, which other threads may read, it is 0.
+    """
+
+    def __init__(self, index: int, text: str, shift: int = 0) -> None:
+        self._index, self.__doc__, self._shift = index, text, shift
+
+    def __get__(self, board: Board, kind: type[Board]) -> int:
+        try:
+            return board._words[self._index] + self._shift
+        except ValueError:
+            return 0
+
+    def __set__(self, board: Board, value: int) -> None:
+        board._words[self._index] = value - self._shift
+
+
 class Board:
     """One side. It owns `descriptor`, memory of :func:`make_board`.
 
     Other threads ask for a session's bytes and whether it is busy: a session whose words are gone
-    holds and runs nothing. `last` are the batches that the worker took last.
+    holds and runs nothing. `last` are the batches that the worker took last. The supervisor writes
+    `cancel_through` and `shared`, the worker everything else.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -143,78 +160,20 @@ class Board:
         self._words = whole[:HEAD_BYTES].cast("Q")
         self.last = LastCommands(whole[HEAD_BYTES:])
 
-    @property
-    def cancel_through(self) -> int:
-        """Batches up to this one must not be run; -1 for none. The supervisor writes it."""
-        return self._words[_CANCEL] - 1
-
-    @cancel_through.setter
-    def cancel_through(self, sequence: int) -> None:
-        self._words[_CANCEL] = sequence + 1
-
-    @property
-    def shared(self) -> bool:
-        """Whether other sessions have work for the device too. The supervisor writes it."""
-        return bool(self._words[_SHARED])
-
-    @shared.setter
-    def shared(self, value: bool) -> None:
-        self._words[_SHARED] = value
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of device memory the session holds. The worker writes it."""
-        try:
-            return self._words[_DEVICE_BYTES]
-        except ValueError:
-            return 0
-
-    @device_bytes.setter
-    def device_bytes(self, nbytes: int) -> None:
-        self._words[_DEVICE_BYTES] = nbytes
-
-    @property
-    def paused(self) -> bool:
-        """Whether the worker waits for others: its client, or a blob. The worker writes it."""
-        return bool(self._words[_PAUSED])
-
-    @paused.setter
-    def paused(self, value: bool) -> None:
-        self._words[_PAUSED] = value
-
-    @property
-    def sending(self) -> bool:
-        """Whether the worker is within a message to its client. The worker writes it."""
-        return bool(self._words[_SENDING])
-
-    @sending.setter
-    def sending(self, value: bool) -> None:
-        self._words[_SENDING] = value
-
-    @property
-    def messages(self) -> int:
-        """How many messages the worker has taken. The worker writes it."""
-        return self._words[_MESSAGES]
+    cancel_through = _Word(_CANCEL, "Batches up to this one are not to be run; -1 for none.", -1)
+    shared = _Word(_SHARED, "Whether other sessions have work for the device, too.")
+    device_bytes = _Word(_DEVICE_BYTES, "Bytes of device memory the session holds.")
+    paused = _Word(_PAUSED, "Whether the worker waits for others: its client, or a blob.")
+    sending = _Word(_SENDING, "Whether the worker is within a message to its client.")
+    messages = _Word(_MESSAGES, "How many messages the worker has taken.")
+    taken = _Word(_TAKEN, "The batch that the worker took last; -1 for none.", -1)
+    answered = _Word(_ANSWERED, "The batch answered last, written before it is sent; or -1.", -1)
 
     def take(self, sequence: int | None = None) -> None:
         """The worker has taken a message: the batch of this number, None for another."""
         if sequence is not None:
-            self._words[_TAKEN] = sequence + 1
-        self._words[_MESSAGES] += 1
-
-    @property
-    def taken(self) -> int:
-        """The batch that the worker took last; -1 for none."""
-        return self._words[_TAKEN] - 1
-
-    @property
-    def answered(self) -> int:
-        """The batch that the worker answered last; -1 for none. It writes this before it sends."""
-        return self._words[_ANSWERED] - 1
-
-    @answered.setter
-    def answered(self, sequence: int) -> None:
-        self._words[_ANSWERED] = sequence + 1
+            self.taken = sequence
+        self.messages += 1
 
     def begin(self, sequence: int, index: int, started_nanoseconds: int) -> None:
         """A command begins. The worker writes it; the start, which marks it valid, last."""
@@ -244,12 +203,12 @@ class Board:
             self._memory.close()
 
 
-class BoardClock:
-    """Writes to the board what runs; see :class:`tapml_rpc.device.session_state.CommandClock`."""
+class BoardClock(CommandClock):
+    """Writes to the board what runs."""
 
     def __init__(self, board: Board) -> None:
         self._words = board._words
-        self.rest = board.rest
+        self.rest = board.rest  # type: ignore[method-assign]
 
     def begin(self, batch: RunningBatch) -> None:
         """Start the command's time, as :meth:`Board.begin` does."""

@@ -130,10 +130,7 @@ class Hub:
         }
 
     def refill(self) -> None:
-        """Start the next worker, so that the next client finds the device open.
-
-        Takes milliseconds.
-        """
+        """Start the next worker: the next client finds the device open."""
         self._pool.refill()
 
     def relay(self, token: bytes) -> Relay:
@@ -144,10 +141,7 @@ class Hub:
         return found[0]
 
     def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
-        """The error for a session that has ended.
-
-        Its reason only for the identity it belonged to.
-        """
+        """The error for a session that has ended; its reason only for its own identity."""
         owner, why, told = self._past.get(token, ("", "", None))
         if identity not in (None, owner):
             return lost_session()
@@ -171,12 +165,9 @@ class Hub:
         ]
 
     def lend(self, lease: HeldLease) -> None:
-        """Prepare for a tracker's lease; sessions without a lease keep the device.
-
-        Raises SetupError if an exclusive lease finds the device in use.
-        """
+        """Prepare for a tracker's lease; raises SetupError if the device is in use."""
         with self._lock:
-            if lease.exclusive and self._relays:
+            if self._relays:
                 raise SetupError(f"{len(self._relays)} sessions have this device without a lease")
             self._leases[lease.id] = lease
 
@@ -259,19 +250,18 @@ class Hub:
                         "this one"
                     )
                 return lease.id
-        for lease in self._leases.values():
-            if lease.exclusive:
-                raise SetupError(
-                    f"this device is lent to {lease.label}; ask its tracker for it, "
-                    "`tapml devices --tracker ADDRESS` shows who has what"
-                )
-        if presented:
-            raise SetupError("the lease this client came with is over; ask the tracker again")
-        if identity.startswith(LEASE_IDENTITY):
+        if identity.startswith(LEASE_IDENTITY) and not presented:
             raise SetupError(
                 "this connection was opened with a lease's token, and its hello names no lease; "
                 "put the token into the hello's `lease` as well: connect(address, lease=TOKEN)"
             )
+        for lease in self._leases.values():
+            raise SetupError(
+                f"this device is lent to {lease.label}; ask its tracker for it, "
+                "`tapml devices --tracker ADDRESS` shows who has what"
+            )
+        if presented:
+            raise SetupError("the lease this client came with is over; ask the tracker again")
         return ""
 
     def _forget(self, relay: Relay) -> None:

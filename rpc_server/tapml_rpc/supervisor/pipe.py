@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.scattered import Chunk, Scattered
 from tapml_targets.errors import ProtocolError
 
 # A page of words, of which the first counts released bytes.
@@ -64,27 +63,12 @@ class Ring:
         offset = start % self.nbytes
         return start, self._bytes[offset : offset + nbytes]
 
-    def place(self, chunk: Chunk) -> int | None:
-        """Put `chunk` into the ring: its position; None while there is no room."""
-        room = self.reserve(len(chunk))
-        if room is None:
-            return None
-        start, memory = room
-        if isinstance(chunk, Scattered):
-            chunk.copy_to(memory)
-        else:
-            memory[:] = chunk
-        return start
-
     def trim(self, start: int, nbytes: int) -> None:
         """Return what the piece reserved last does not need after its first `nbytes`."""
         self._placed = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def view(self, start: int, nbytes: int) -> memoryview:
-        """What the other side has placed.
-
-        Raises ProtocolError if that is not one piece of the ring.
-        """
+        """What the other side has placed; raises ProtocolError if it is outside the ring."""
         offset = start % self.nbytes
         if offset + nbytes > self.nbytes or nbytes < 0:
             raise ProtocolError(f"{nbytes} bytes at {start} do not lie in a ring of {self.nbytes}")
@@ -174,10 +158,7 @@ class Pipe:
         place: tuple[int, int] = (NOWHERE, 0),
         descriptor: int | None = None,
     ) -> None:
-        """Send a frame; with `most_unsent` it never waits.
-
-        Raises OSError if the peer is gone, or too much is waiting for it.
-        """
+        """Send a frame, without waiting if `most_unsent`; raises OSError if nobody takes it."""
         frame = b"".join((_FRAME.pack(len(packed), len(inline), *place), packed, inline))
         if not self._most_unsent:
             if descriptor is not None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session
-from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
 from tapml_rpc.supervisor.relayed import Channel, RelayedData
@@ -177,10 +176,7 @@ class Standstill:
 
 
 def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedError, str]:
-    """End a worker; the error for its client, and the command that ran (empty for none).
-
-    The error begins with `what`.
-    """
+    """End a worker: the error for its client, which begins with `what`, and the command, if any."""
     running, last = worker.board.running(), worker.board.last
     command = last.name(*running[:2]) if running else ""
     where = f" in {command}" if command else " between two commands"
@@ -260,10 +256,7 @@ class Relay:
         return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
     def connect(self, connection: socket.socket, received: bytes) -> None:
-        """Have the worker serve the client's data connection, of which `received` has been read.
-
-        This object owns it.
-        """
+        """Have the worker serve a data connection, now ours, of which `received` has been read."""
         if self.ended:
             connection.close()
         else:
@@ -272,7 +265,7 @@ class Relay:
             send, descriptor = self._worker.pipe.send, connection.fileno()
             self._write(lambda: send(told, received, descriptor=descriptor))
 
-    def accept(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
+    def accept(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
         """Take a relayed message of the client; raises TapmlError, for the client to read."""
         check_epoch(header, self._epoch)
         if self.ended:
@@ -289,7 +282,7 @@ class Relay:
         elif kind == "goodbye":
             self.end("closed by the client")
         elif kind == "blob" and self._blobs is not None:
-            self._hand_over(*self._blobs.handle(header, in_one_piece(chunk)))
+            self._hand_over(*self._blobs.handle(header, chunk))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 

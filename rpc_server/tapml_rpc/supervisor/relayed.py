@@ -6,18 +6,17 @@ Payloads lie in two rings of shared memory, everything else goes through the pip
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from tapml_rpc import wire
-from tapml_rpc.device.commands import PIECE_BYTES
-from tapml_rpc.scattered import Chunk, in_one_piece
+from tapml_rpc.device.commands import PIECE_BYTES, PieceMemory
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe, Ring
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.welcome import Bounds
-from tapml_rpc.window import Window
 from tapml_targets.errors import ProtocolError
 
 
@@ -41,6 +40,53 @@ class Channel(Protocol):
         """
 
 
+class Window:
+    """Batches under way: their sequence and their chunks' bytes, oldest first."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._batches: deque[tuple[int, int]] = deque()
+        self._nbytes = 0
+        self._last = -1
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, header: wire.Header, nbytes: int) -> int:
+        """Check a batch and count it; its sequence. Raises as :meth:`check`."""
+        sequence = self.check(header, nbytes)
+        self._last = sequence
+        self._batches.append((sequence, nbytes))
+        self._nbytes += nbytes
+        return sequence
+
+    def check(self, header: wire.Header, nbytes: int) -> int:
+        """Check a batch; its sequence. Raises ProtocolError, out of bounds or order."""
+        bounds = self._bounds
+        sequence = wire.integer(header.get("sequence"), "sequence")
+        wire.integer(header.get("stream", 0), "stream", bounds.streams - 1)
+        wire.array(header.get("commands"), "commands", bounds.commands)
+        if sequence <= self._last:
+            raise ProtocolError(
+                f"batch {sequence} does not follow batch {self._last}: sequence rises"
+            )
+        if len(self._batches) >= bounds.unanswered:
+            raise ProtocolError(
+                f"{len(self._batches)} batches wait for an answer; at most {bounds.unanswered} may"
+            )
+        if self._nbytes + nbytes > bounds.upload_window:
+            raise ProtocolError(
+                f"{self._nbytes + nbytes} bytes wait for an answer; at most "
+                f"{bounds.upload_window} may"
+            )
+        return sequence
+
+    def answered(self, sequence: int) -> None:
+        """Forget all batches up to this one."""
+        while self._batches and self._batches[0][0] <= sequence:
+            self._nbytes -= self._batches.popleft()[1]
+
+
 _NO_CHUNK: Final = memoryview(b"")
 
 
@@ -62,29 +108,26 @@ class RelayedData:
         self._write = write
         self._window = Window(bounds)
 
-    def add(self, header: wire.Header, packed: bytes, chunk: Chunk) -> None:
+    def add(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
         """Take a batch; raises ProtocolError if it is malformed or out of bounds."""
         self._window.add(header, len(chunk))
         self.forward(packed, chunk)
 
-    def forward(self, packed: bytes, chunk: Chunk = _NO_CHUNK) -> None:
+    def forward(self, packed: bytes, chunk: memoryview = _NO_CHUNK) -> None:
         """Hand a message on; raises ProtocolError if there is no room for its chunk."""
         pipe, nbytes = self._worker.pipe, len(chunk)
         if nbytes <= INLINE_BYTES:
-            inline = in_one_piece(chunk)
-            self._write(lambda: pipe.send(packed, inline))
+            self._write(lambda: pipe.send(packed, chunk))
             return
-        start = self._worker.up.place(chunk)
-        if start is None:
+        room = self._worker.up.reserve(nbytes)
+        if room is None:
             raise ProtocolError("more bytes wait for an answer than this server takes")
-        place = start, nbytes
+        place = room[0], nbytes
+        room[1][:] = chunk
         self._write(lambda: pipe.send(packed, place=place))
 
     def pass_on(self, header: wire.Header, frame: Frame) -> bool:
-        """Pass on a message of the worker; False if nobody takes it.
-
-        Raises ProtocolError if it is not an answer.
-        """
+        """Pass on a worker's answer; False if nobody takes it. May raise ProtocolError."""
         if header.get("type") == "done":
             self._window.answered(wire.integer(header.get("sequence"), "sequence"))
         down, sent = self._worker.down, None
@@ -110,11 +153,8 @@ class Received(NamedTuple):
     chunk: memoryview
 
 
-class RelayedChannel:
-    """The worker's end of `pipe` and of the rings `up` (to it) and `down`.
-
-    Lends memory of the ring for reads (:class:`tapml_rpc.device.piece_memory.Pieces`).
-    """
+class RelayedChannel(PieceMemory):
+    """The worker's end of `pipe` and of the rings `up` (to it) and `down`, which reads fill."""
 
     def __init__(self, pipe: Pipe, up: Ring, down: Ring, board: Board) -> None:
         self._pipe = pipe
@@ -181,10 +221,6 @@ class RelayedChannel:
         """Memory of the ring for the one read that an answer carries."""
         self._taken = self._room(nbytes)
         return self._taken[1]
-
-    def direct(self) -> bool:
-        """False: the ring keeps what is sent later."""
-        return False
 
     def give_back(self) -> None:
         """Return the memory taken last to the ring: no message will release it."""

@@ -21,13 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from tapml_rpc import wire
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.memory import keep_freed_memory
-from tapml_rpc.security.bind import bracketed, check_bind, check_effects
+from tapml_rpc.security.bind import bracketed, check_bind, check_effects, reachable
 from tapml_rpc.security.standing import listed_key
 from tapml_rpc.stopping import StopRequest
 from tapml_rpc.supervisor.hub import Hub
@@ -63,14 +62,8 @@ def announce(line: dict[str, Any]) -> None:
         os.close(output)
 
 
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what is looked for
-
-
 def how_to_reach(line: Mapping[str, Any], host: str) -> list[str]:
-    """Lines for a person.
-
-    `line` is the announcement; `host` replaces the address of a server that listens on all of them.
-    """
+    """Lines for a person; `host` replaces an address that stands for all of them."""
     device = line["device"]
     lines = [f"serving {device['platform']}:{device['index']} {device['name']} until Ctrl-C; try"]
     if line["address"]:
@@ -86,22 +79,15 @@ def how_to_reach(line: Mapping[str, Any], host: str) -> list[str]:
 
 
 def _command(address: str, host: str, secrets: Mapping[str, str]) -> str:
-    parts = urlsplit(address)
-    if parts.hostname in _EVERYWHERE:
-        address = f"{parts.scheme}://{host}:{parts.port}"
     words = [f"{name}={quote(value)}" for name, value in secrets.items()]
-    return " ".join(["  ", *words, "tapml offload --device", address])
+    return " ".join(["  ", *words, "tapml offload --device", reachable(address, host)])
 
 
 _LOOK_SECONDS: Final = 0.1
 
 
 def serve(options: SupervisorOptions) -> int:
-    """Serve a device until a signal. Returns the exit code.
-
-    Raises InputError if an address is malformed; SetupError if an address cannot be used, or needs
-    a secret; NoSuchDeviceError if there is no such device.
-    """
+    """Serve a device until a signal: the exit code. Raises TapmlError if it cannot."""
     _check_bindings(options)
     _check_tracker(options)
     check_effects(options)
@@ -207,7 +193,7 @@ def _blobs(options: SupervisorOptions) -> BlobStore | None:
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
     """The front, and what the announcement says about its secrets."""
-    from tapml_rpc.supervisor.websocket_front import serve_websocket
+    from tapml_rpc.supervisor.websocket_front import WebSocketFront
     from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, LeaseGuard, prepare
 
     listening = prepare(
@@ -220,7 +206,7 @@ def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, di
     if listening.tokens is not None:
         hub.standing.add(listening.tokens.revoked)
         guard = LeaseGuard(hub.holder, listening.tokens)
-    front = serve_websocket(
+    front = WebSocketFront(
         hub,
         listening.host,
         listening.port,

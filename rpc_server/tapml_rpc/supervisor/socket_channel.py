@@ -16,15 +16,14 @@ from contextlib import suppress
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.device.commands import PIECE_BYTES
+from tapml_rpc.device.commands import PIECE_BYTES, PieceMemory
 from tapml_rpc.device.interpreter import ClientGoneError
 from tapml_rpc.failures import check_epoch, error_reply, show_fault
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import Pipe
-from tapml_rpc.supervisor.relayed import Received
+from tapml_rpc.supervisor.relayed import Received, Window
 from tapml_rpc.transport import EndedError
 from tapml_rpc.welcome import Bounds
-from tapml_rpc.window import Window
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
 from tapml_targets.errors import ProtocolError, TapmlError
@@ -42,13 +41,12 @@ _MESSAGES_AT_ONCE: Final = 64
 _GONE: Final = "its data connection is gone"
 
 
-class SocketChannel:
+class SocketChannel(PieceMemory):
     """Takes and checks what a client sends, and sends it its answers.
 
     It owns `connection`, whose handshake is done and of which `received` has been read. `session`
     has the token and epoch of all its messages. `pipe` leads to the supervisor, which says nothing
-    that it was not asked. It is a
-    :class:`tapml_rpc.device.piece_memory.Pieces`.
+    that it was not asked.
     """
 
     def __init__(
@@ -60,6 +58,7 @@ class SocketChannel:
         board: Board,
         pipe: Pipe,
     ) -> None:
+        super().__init__(PIECE_BYTES)
         connection.setblocking(False)
         self._socket = connection
         self._token, self._epoch = session["session"], session["epoch"]
@@ -88,7 +87,6 @@ class SocketChannel:
         # Memory of the chunks of unanswered batches, and of earlier ones.
         self._buffers: dict[int, bytearray] = {}
         self._free: list[bytearray] = []
-        self._memory = memoryview(bytearray(PIECE_BYTES))
         threading.Thread(target=self._receive_ahead, name="tapml-receive", daemon=True).start()
 
     def next(self) -> Received | None:
@@ -143,10 +141,6 @@ class SocketChannel:
             if buffer is not None and len(self._free) < _KEPT_BUFFERS:
                 self._free.append(buffer)
 
-    def take(self) -> memoryview:
-        """Memory for a piece of a streamed read, which is sent before anything else happens."""
-        return self._memory
-
     def answer(self, nbytes: int) -> memoryview:
         """Memory for the one read that an answer carries."""
         return self._memory[:nbytes]
@@ -154,9 +148,6 @@ class SocketChannel:
     def direct(self) -> bool:
         """Bytes leave device memory before anything else runs."""
         return True
-
-    def give_back(self) -> None:
-        """Nothing was taken."""
 
     def _receive_ahead(self) -> None:
         """Receive while a command runs for long."""

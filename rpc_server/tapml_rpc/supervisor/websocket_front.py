@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import ssl
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from selectors import EVENT_READ
@@ -22,18 +20,11 @@ from websockets.http11 import Request
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
-from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.relay import Relay
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.admission import (
-    LOOPBACK_ORIGINS,
-    Admission,
-    Guard,
-    OneToken,
-    check_secret,
-)
+from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Guard
 from tapml_rpc.websocket.connection import (
     GOING_AWAY,
     NORMAL,
@@ -108,7 +99,7 @@ class _Connection:
             most_unsent=_MOST_UNSENT_BYTES,
         )
 
-    def _hear_control(self, message: Chunk | None) -> None:
+    def _hear_control(self, message: memoryview | None) -> None:
         try:
             packed, chunk = _split(message)
             if chunk:
@@ -133,7 +124,7 @@ class _Connection:
             self.peer.put(_message(reply))
         self._front.settle(self.client)
 
-    def _hear_data(self, message: Chunk | None) -> None:
+    def _hear_data(self, message: memoryview | None) -> None:
         header: wire.Header | None = None
         try:
             packed, chunk = _split(message)
@@ -160,10 +151,14 @@ class _Connection:
 
 
 class WebSocketFront(WebSocketServer):
-    """Listens for clients until closed; see :func:`serve_websocket`.
+    """Serves a hub's sessions over WebSocket until closed; port 0 takes a free one.
 
-    `address` is ``ws://host:port`` or ``wss://host:port``. Everything but :meth:`close` runs on its
-    own thread.
+    `tokens`, such as a :class:`tapml_rpc.security.token.TokenBook`, say who is admitted, and are
+    needed off loopback. `ssl_context` with the server's certificate is for ``wss``. `origins` of
+    pages that may connect, texts or patterns that match completely, replace the default, the pages
+    of this machine. A session whose client takes no bytes for `stall_seconds` is ended. `address`
+    is ``ws://host:port`` or ``wss://host:port``. Everything but :meth:`close` runs on its own
+    thread. Raises SetupError if the address cannot be used.
     """
 
     def __init__(
@@ -172,9 +167,10 @@ class WebSocketFront(WebSocketServer):
         host: str,
         port: int,
         *,
-        admission: Admission,
-        ssl_context: ssl.SSLContext | None,
-        stall_seconds: float,
+        tokens: Guard | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        origins: Sequence[str | re.Pattern[str]] = LOOPBACK_ORIGINS,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
         advice = (
             "if another server is there end it, or give another port to --websocket (0 takes a "
@@ -182,7 +178,7 @@ class WebSocketFront(WebSocketServer):
         )
         # First: a server that cannot listen has opened nothing.
         listener = listen(host, port, advice)
-        super().__init__(Forwarder(), admission, MOST_CONNECTIONS)
+        super().__init__(Forwarder(), Admission(tokens, origins), MOST_CONNECTIONS)
         self.hub = hub
         # Connections that have not said whose they are, oldest first.
         self.waiting: dict[_Connection, None] = {}
@@ -284,62 +280,28 @@ class WebSocketFront(WebSocketServer):
 
     def _run(self) -> None:
         next_look = 0.0
-        while not self._stop.is_set():
-            try:
-                self.forwarder.step(_STEP_SECONDS)
-                if (now := time.monotonic()) >= next_look:
-                    next_look = now + _STEP_SECONDS
-                    self.look(now)
-            except Exception:
-                # An internal fault must not end every other connection, and must be seen.
-                traceback.print_exc(file=sys.stderr)
+
+        def ended() -> bool:
+            nonlocal next_look
+            if (now := time.monotonic()) >= next_look:
+                next_look = now + _STEP_SECONDS
+                self.look(now)
+            return self._stop.is_set()
+
+        self.forwarder.run(ended, _STEP_SECONDS)
         for client in list(self._clients.values()):
             self.drop(client, "the server ends", GOING_AWAY)
         super().close("the server ends")
         self.forwarder.close()
 
 
-def _split(message: Chunk | None) -> tuple[memoryview, Chunk]:
+def _split(message: memoryview | None) -> tuple[memoryview, memoryview]:
     """Header and chunk; raises ProtocolError for text and for malformed messages."""
     if message is None:
         raise ProtocolError("a text message came; messages are binary")
-    if isinstance(message, Scattered):
-        return frames.split_scattered(message)
     return frames.split(message)
 
 
 def _message(header: wire.Header) -> bytes:
     """A complete message without a chunk."""
     return frames.head(wire.pack(header), 0)
-
-
-def serve_websocket(
-    hub: Hub,
-    host: str,
-    port: int,
-    *,
-    token: str | None = None,
-    tokens: Guard | None = None,
-    ssl_context: ssl.SSLContext | None = None,
-    origins: Sequence[str | re.Pattern[str]] = LOOPBACK_ORIGINS,
-    stall_seconds: float = STALL_SECONDS,
-) -> WebSocketFront:
-    """Serve a hub's sessions over WebSocket until the front is closed; port 0 takes a free one.
-
-    Off loopback `token`, a secret, or `tokens`, such as a
-    :class:`tapml_rpc.security.token.TokenBook`, is needed. `ssl_context` with the server's
-    certificate is for ``wss``. `origins` of pages that may connect, texts or patterns that match
-    completely, replace the default, the pages of this machine. A session whose client takes no
-    bytes for `stall_seconds` is ended. Raises SetupError if the address cannot be used, or needs a
-    token.
-    """
-    guard = tokens if tokens is not None or not token else OneToken(token)
-    check_secret(host, guarded=guard is not None)
-    return WebSocketFront(
-        hub,
-        host,
-        port,
-        admission=Admission(guard, origins),
-        ssl_context=ssl_context,
-        stall_seconds=stall_seconds,
-    )

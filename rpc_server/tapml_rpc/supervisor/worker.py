@@ -1,7 +1,4 @@
-"""The process that runs one session: ``python -m tapml_rpc.supervisor.worker``.
-
-It ends with its supervisor, and is killed before others when memory runs out.
-"""
+"""The process of one session: it ends with its supervisor, and is killed first for memory."""
 
 from __future__ import annotations
 
@@ -154,10 +151,7 @@ class Worker:
         self._blobs.receive(header["digest"], descriptor, nbytes)
 
     def _ask(self, message: Received) -> None:
-        """Hand a message about blobs to the supervisor, and its answer to the client.
-
-        What the client has sent behind it may need what is attached, and waits.
-        """
+        """Have the supervisor answer about blobs; what the client sent behind waits."""
         self._supervisor.send(message.packed, [message.chunk])
         # The blob may have to be read from a disk: this process does not stand still.
         self._board.paused = True

@@ -96,11 +96,7 @@ class WorkerProcess:
     def wait_until_open(
         self, seconds: float = START_SECONDS, stop: threading.Event | None = None
     ) -> DeviceDescription:
-        """Wait until the device is open, and keep the worker's report for its session.
-
-        Raises TapmlError, with what kept the device from opening; SetupError if `stop` is set
-        meanwhile.
-        """
+        """Wait until the device is open, or `stop`; raises what kept it from opening."""
         deadline = time.monotonic() + seconds
         while self.pipe.waiting() is None:
             if stop is not None and stop.is_set():
@@ -157,11 +153,7 @@ class WorkerProcess:
             self._process.kill()
 
     def end(self, *, kill: bool = False) -> str:
-        """End it, at once if `kill`, and say how it ended.
-
-        After a kill the wait is short: a driver may take its time to free memory. :meth:`let_go`
-        does the rest.
-        """
+        """End it, at once if `kill`, and say how it ended; :meth:`let_go` does the rest."""
         if kill:
             self.kill()
         try:
@@ -260,10 +252,7 @@ class WorkerPool:
 
 
 def check_ready(header: wire.Header) -> DeviceDescription:
-    """The device that a worker has opened, from its first message.
-
-    Raises what kept it from opening it.
-    """
+    """The device of a worker's first message; raises what kept it from opening it."""
     if header.get("type") == "failed":
         error: TapmlError = failure_from_wire(header.get("error"))
         raise error

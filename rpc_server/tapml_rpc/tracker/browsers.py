@@ -87,10 +87,7 @@ class Browser:
     path: Path
 
     def command(self, url: str, profile: Path) -> list[str]:
-        """The command that opens a page with `profile`, an existing folder.
-
-        Firefox's preferences are written into the folder.
-        """
+        """The command that opens a page with the folder `profile`, prepared for it."""
         if self.kind == "firefox":
             (profile / "user.js").write_text(FIREFOX_PREFERENCES, "utf-8")
             return [str(self.path), "--headless", "--no-remote", "--profile", str(profile), url]
@@ -190,10 +187,7 @@ class BrowserProcess:
         self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End all its processes and remove its profile.
-
-        Waits at most 10 s: what a driver keeps in the kernel takes time to end.
-        """
+        """End all its processes, which drivers may keep for up to 10 s, and remove its profile."""
         self.kill()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_END_SECONDS)

@@ -1,7 +1,4 @@
-"""A connection of a device or client to a tracker, over either binding.
-
-It ends when the tracker does; then a new one has to be made, and nothing resumes.
-"""
+"""A connection to a tracker, over either binding; a new one is made where it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import socket
 import time
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tapml_rpc import wire
 from tapml_rpc.diagnose import told
@@ -27,22 +24,31 @@ _POLL_SECONDS: Final = 0.1
 _WEBSOCKET: Final = ("ws://", "wss://")
 
 
-class Connection(Protocol):
-    """A connection; its messages are headers.
+class Connection:
+    """A connection; its messages are headers, and each binding has its own.
 
     `address` is the tracker's as it was given, `host` the tracker's host as this side reaches it
     (the relay's, too), `credentials` what the connection was opened with.
     """
 
-    address: str
-    host: str
-    credentials: Credentials | None
+    def __init__(self, address: str, host: str, credentials: Credentials | None) -> None:
+        self.address = address
+        self.host = host
+        self.credentials = credentials
+        self._owner = os.getpid()
+        self._heard = self._looked = time.monotonic()
 
     def watch(self, descriptor: int) -> None:
         """Let :meth:`receive` return when a descriptor is readable."""
+        raise NotImplementedError
 
     def send(self, header: wire.Header) -> None:
-        """Send a message; it is dropped if the tracker does not read."""
+        """Send a message; it may be dropped if the tracker does not read."""
+        raise NotImplementedError
+
+    def close(self, *last: wire.Header) -> None:
+        """Send waiting messages and end the connection; never raises, never waits long."""
+        raise NotImplementedError
 
     def receive(self, seconds: float) -> wire.Header | None:
         """The next message; None if none came within `seconds`, or sooner.
@@ -50,9 +56,23 @@ class Connection(Protocol):
         Raises SetupError if the tracker is gone, or silent for :data:`ANSWER_SECONDS`, and
         ProtocolError if it sent a malformed header.
         """
+        now = time.monotonic()
+        if now - self._looked > 1.0:
+            # This process was stopped, or busy elsewhere: that says nothing about the tracker.
+            self._heard = now
+        header = self._next(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000))
+        self._looked = time.monotonic()
+        if header is not None:
+            self._heard = self._looked
+        elif self._looked - self._heard > ANSWER_SECONDS:
+            raise SetupError(
+                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
+            )
+        return header
 
-    def close(self, *last: wire.Header) -> None:
-        """Send waiting messages and end the connection; never raises, never waits long."""
+    def _next(self, wait_milliseconds: int) -> wire.Header | None:
+        """The next message; raises SetupError if the tracker is gone."""
+        raise NotImplementedError
 
 
 def is_websocket(address: str) -> bool:
@@ -88,11 +108,7 @@ def open_connection(
 
 
 def ask(connection: Connection, header: wire.Header, timeout: float) -> wire.Header:
-    """Send a message and return its answer.
-
-    Raises SetupError if none comes within `timeout` seconds, and the error that the tracker
-    answers.
-    """
+    """Send a message and return its answer; raises SetupError if none comes within `timeout`."""
     connection.send(header)
     deadline = time.monotonic() + timeout
     while True:

@@ -22,7 +22,6 @@ from websockets.http11 import Request, Response
 from tapml_rpc import wire
 from tapml_rpc.flow import Endpoint, Forwarder
 from tapml_rpc.relay.tunnel import PROTOCOL
-from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.tracker.records import LEG_PATH, MAX_MESSAGE_BYTES, TRACKER_PATH, WEBSOCKET, Sender
 from tapml_rpc.tracker.switchboard import Dial, Refusal, Switchboard
@@ -57,10 +56,7 @@ Gone = Callable[[bytes, str], None]
 
 
 class _Secrets:
-    """The guard of the relay's connections: admits the switchboard's secrets.
-
-    The identity it gives is the secret itself, which only the door uses.
-    """
+    """The guard of the relay's connections: a switchboard's secret is the identity it gives."""
 
     def __init__(self, board: Switchboard) -> None:
         self._board = board
@@ -184,7 +180,7 @@ class Door(WebSocketServer):
         key = KEY_PREFIX + secrets.token_bytes(_KEY_BYTES)
         sender = Sender(key, identity, upgrade.host, WEBSOCKET)
 
-        def hear(message: Chunk | None) -> None:
+        def hear(message: memoryview | None) -> None:
             if message is None:
                 self._peers[key].close(UNSUPPORTED, "messages are binary")
             else:
@@ -243,8 +239,8 @@ class Door(WebSocketServer):
             self._board.call(upgrade, secret, path[1:])
 
 
-def _header_of(message: Chunk) -> wire.Header:
-    packed, chunk = frames.split(in_one_piece(message))
+def _header_of(message: memoryview) -> wire.Header:
+    packed, chunk = frames.split(message)
     if chunk:
         raise ProtocolError("a message to a tracker is one header")
     return wire.unpack(packed)

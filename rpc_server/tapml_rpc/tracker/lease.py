@@ -10,7 +10,7 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.relay.route import RelayAddress, leads_to_websocket
+from tapml_rpc.relay.tunnel import RelayAddress, leads_to_websocket, without_secret
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection, is_websocket
 from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, printable
@@ -28,26 +28,11 @@ _POLL_SECONDS: Final = 0.2
 class Lease:
     """A device that belongs to this process while the lease lives; ends with this process.
 
-    Attributes
-    ----------
-    id
-        The lease's id for the tracker and for people.
-    name
-        The device's name.
-    address
-        What ``connect`` takes: the device's own address, or one that leads through the relay.
-    device
-        The device, as it registered.
-    token
-        The secret that the device asks for.
-    exclusive
-        Whether nobody else has the device meanwhile.
-    server_key
-        The public key of the device's own server; empty if it has none.
-    certificate
-        The fingerprint of the certificate at `address`; empty if unknown.
-    lost
-        Why the lease is over; None while it is not.
+    `id` is for the tracker and for people, `name` the device's. `address` is what ``connect``
+    takes: the device's own, or one that leads through the relay. `device` is the device as it
+    registered, `token` the secret that it asks for. `server_key` is the public key of its own
+    server, `certificate` the fingerprint at `address`; both may be empty. `lost` says why the
+    lease is over; None while it is not.
     """
 
     def __init__(
@@ -59,7 +44,6 @@ class Lease:
         self.id = wire.text(granted.get("lease"), "lease", 64)
         self.name = wire.text(granted.get("name"), "name", 64)
         self.token = wire.text(granted.get("token"), "token", 64)
-        self.exclusive = granted.get("exclusive") is True
         self.device: DeviceDescription = from_plain(granted.get("device"))
         self.server_key = wire.text(granted.get("server_key", ""), "server key", 64)
         self.certificate = wire.text(granted.get("certificate", ""), "certificate", 128)
@@ -107,14 +91,12 @@ class Lease:
         return replace(own, server_key=self.server_key)
 
     def verify(self, device: DeviceDescription) -> None:
-        """Check that the device at the address is the one the tracker lent.
-
-        Raises NoSuchDeviceError if it is another device.
-        """
+        """Raise NoSuchDeviceError if the device at the address is not the one the tracker lent."""
         if fingerprint(device) != fingerprint(self.device):
             raise NoSuchDeviceError(
                 f"{self.name!r} was registered as {_shown(self.device)}, but {_shown(device)} "
-                f"answers at {self.address}; the registration is not that device's own"
+                f"answers at {without_secret(self.address)}; the registration is not that "
+                "device's own"
             )
 
     def release(self) -> None:

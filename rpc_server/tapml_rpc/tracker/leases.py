@@ -18,7 +18,6 @@ from tapml_rpc.tracker.records import (
     LEASE_SECONDS,
     MAX_LEASES,
     MAX_PER_CLIENT,
-    MAX_SHARED,
     MAX_WAITING,
     Clock,
     Device,
@@ -54,11 +53,7 @@ class Leases:
         self.changed = False
 
     def request(self, waiting: Waiting) -> None:
-        """Queue a request; until a device is free its client is sent its place.
-
-        Raises SetupError if the queue is full, InputError if the peer already uses the request's
-        number.
-        """
+        """Queue a request; raises SetupError if the queue is full, or InputError."""
         if len(self._waiting) >= MAX_WAITING or len(self._leases) >= MAX_LEASES:
             raise SetupError(
                 f"{len(self._waiting)} requests wait and {len(self._leases)} leases are held; "
@@ -115,7 +110,7 @@ class Leases:
                 "request": lease.request.number,
                 "lease": lease.id,
                 "token": lease.token,
-                "exclusive": lease.request.exclusive,
+                "exclusive": True,
                 "name": device.name,
                 "device": device.plain,
                 "address": lease.address,
@@ -186,8 +181,7 @@ class Leases:
     def _schedule(self, now: float) -> None:
         """Offer free devices to the waiting requests in order, and send the others their place.
 
-        A request that cannot be met yet reserves every device it could use against later ones:
-        otherwise a stream of shared leases would keep an exclusive one waiting for ever.
+        A request that cannot be met yet reserves every device it could use against later ones.
         """
         self.changed = False
         self._next_look = math.inf
@@ -200,7 +194,7 @@ class Leases:
             free = [
                 device
                 for device in matching
-                if device.name not in reserved and _has_room(device, waiting.exclusive, now)
+                if device.name not in reserved and not device.leases and now >= device.shunned_until
             ]
             if free:
                 self._offer(min(free, key=_busyness), waiting, now)
@@ -219,11 +213,7 @@ class Leases:
     def queue(self) -> list[dict[str, object]]:
         """The waiting requests in order, as plain data."""
         return [
-            {
-                "label": waiting.label,
-                "wanted": str(waiting.wanted),
-                "exclusive": waiting.exclusive,
-            }
+            {"label": waiting.label, "wanted": str(waiting.wanted), "exclusive": True}
             for waiting in self._waiting
         ]
 
@@ -268,7 +258,7 @@ class Leases:
                 "type": "lease",
                 "lease": lease.id,
                 "token": lease.token,
-                "exclusive": waiting.exclusive,
+                "exclusive": True,
                 "identity": waiting.sender.identity,
                 "label": waiting.label,
             },
@@ -307,25 +297,12 @@ class Leases:
             self._outlet.send(waiting.sender.key, {**place, "devices": busy, "known": known})
 
 
-def _has_room(device: Device, exclusive: bool, now: float) -> bool:
-    if now < device.shunned_until:
-        return False
-    if exclusive:
-        return not device.leases
-    return len(device.leases) < MAX_SHARED and not any(
-        lease.request.exclusive for lease in device.leases.values()
-    )
-
-
-def _busyness(device: Device) -> tuple[int, int, int, str]:
-    load = device.load
-    return len(device.leases), load.get("sessions", 0), load.get("device_bytes", 0), device.name
+def _busyness(device: Device) -> tuple[int, int, str]:
+    return device.load.get("sessions", 0), device.load.get("device_bytes", 0), device.name
 
 
 def _holders(device: Device) -> str:
-    labels = [lease.request.label for lease in device.leases.values()]
-    more = f" and {len(labels) - 2} more" if len(labels) > 2 else ""
-    return ", ".join(labels[:2]) + more
+    return ", ".join(lease.request.label for lease in device.leases.values())
 
 
 def _ended_message(lease: Lease, why: str) -> wire.Header:

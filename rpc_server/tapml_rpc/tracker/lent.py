@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 import threading
 import traceback
@@ -30,7 +29,6 @@ class HeldLease:
 
     id: str
     token: str
-    exclusive: bool
     identity: str
     label: str
 
@@ -57,22 +55,11 @@ class Lent:
         self._leases: dict[str, HeldLease] = {}
         self._cleared: deque[str] = deque()
 
-    def admits(self, token: str) -> HeldLease | None:
-        """The lease of a token; None if there is none. From any thread."""
-        for lease in list(self._leases.values()):
-            if secrets.compare_digest(lease.token.encode(), token.encode()):
-                return lease
-        return None
-
     def take(self, header: wire.Header) -> wire.Header:
-        """Accept or decline a lease; the answer for the tracker.
-
-        Raises ProtocolError if the tracker's message is malformed.
-        """
+        """Accept or decline a lease: the answer; raises ProtocolError for a malformed message."""
         lease = HeldLease(
             id=wire.text(header.get("lease"), "lease", _ID_CHARACTERS),
             token=wire.text(header.get("token"), "token", _ID_CHARACTERS),
-            exclusive=header.get("exclusive") is True,
             identity=wire.text(header.get("identity"), "identity", 256),
             label=wire.text(header.get("label"), "label", 256),
         )

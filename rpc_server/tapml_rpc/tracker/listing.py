@@ -23,7 +23,6 @@ class ListedLease:
     id: str
     holder: str
     identity: str
-    exclusive: bool
     phase: str
     age_seconds: float
 
@@ -32,18 +31,9 @@ class ListedLease:
 class ListedDevice:
     """A registered device.
 
-    Attributes
-    ----------
-    fingerprint
-        What verdicts depend on, as the tracker computes it from the description.
-    address
-        Where it is reached; ``relay`` or ``relay+ws`` for through the tracker.
-    websocket
-        The address of its additional WebSocket binding; empty for none.
-    load
-        Its last report: ``sessions``, ``device_bytes``.
-    registered_seconds, heard_seconds
-        How long ago it registered, and was heard.
+    `fingerprint` is what verdicts depend on, as the tracker computes it. `address` is ``relay``
+    or ``relay+ws`` for through the tracker; `websocket` is that of its additional binding, or
+    empty. `load` is its last report: ``sessions``, ``device_bytes``.
     """
 
     name: str
@@ -76,13 +66,7 @@ class ListedDevice:
 def list_devices(
     tracker: str, *, credentials: Credentials | None = None, timeout: float = _TIMEOUT_SECONDS
 ) -> list[ListedDevice]:
-    """The devices of a tracker, by name.
-
-    Raises
-    ------
-    SetupError
-        If no tracker answers within `timeout` seconds.
-    """
+    """The devices of a tracker, by name; raises SetupError if none answers within `timeout`."""
     connection = open_connection(tracker, credentials, timeout=timeout)
     found: list[ListedDevice] = []
     try:
@@ -118,7 +102,6 @@ def _device(row: Any) -> ListedDevice:
                 id=_text(lease, "id"),
                 holder=_text(lease, "holder"),
                 identity=_text(lease, "identity"),
-                exclusive=lease.get("exclusive") is True,
                 phase=_text(lease, "phase"),
                 age_seconds=_seconds(lease, "age_seconds"),
             )

@@ -6,7 +6,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,8 @@ from urllib.parse import urlsplit
 
 from tapml_rpc.flow import Endpoint, Flow, Forwarder
 from tapml_rpc.relay.tunnel import open_tunnel
-from tapml_rpc.tracker.records import LEG_PATH, reachable
+from tapml_rpc.security.bind import reachable
+from tapml_rpc.tracker.records import LEG_PATH
 from tapml_rpc.tracker.switchboard import ROLES
 from tapml_rpc.websocket.endpoint import WebSocketEndpoint
 from tapml_rpc.websocket.handshake import check_address, open_socket
@@ -49,11 +49,7 @@ Way = Callable[[Call], tuple[Endpoint, Endpoint]]
 
 
 def tunnel_way(control: str, data: str) -> Way:
-    """The way of a device through tunnels: every byte, for any protocol of its server.
-
-    `control` and `data` are addresses of the device's own server, ``tcp://host:port`` or
-    ``ws://host:port/...``. Raises InputError if one of them is malformed.
-    """
+    """The way of a device through tunnels: every byte, for any protocol of its server."""
     targets = {"control": _endpoint(control), "data": _endpoint(data)}
 
     def go(call: Call) -> tuple[Endpoint, Endpoint]:
@@ -102,12 +98,7 @@ class Outbound:
         self._thread.join(timeout=2)
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._forwarder.step(_STEP_SECONDS)
-            except Exception:
-                # An internal fault must not end every other stream, and must be seen.
-                traceback.print_exc(file=sys.stderr)
+        self._forwarder.run(self._stop.is_set, _STEP_SECONDS)
         self._forwarder.close()
 
     def _dial(self, call: Call) -> None:

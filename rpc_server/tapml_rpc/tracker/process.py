@@ -100,7 +100,7 @@ class TrackerLoop:
                 gone=lambda end: self.gone(end.key, "its connection dropped"),
             )
         except zmq.ZMQError as error:
-            self._end_context()
+            self._end()
             raise SetupError(
                 f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
                 "that, or give another address to --bind"
@@ -119,7 +119,7 @@ class TrackerLoop:
             )
         except BaseException:
             self._zmq.close()
-            self._end_context()
+            self._end()
             raise
         self.address = self._zmq.address
         self.relay_port = self.door.relay_port
@@ -127,10 +127,7 @@ class TrackerLoop:
     def run(
         self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
     ) -> None:
-        """Serve until `stopping`.
-
-        `look` is called once a second with the registered devices' names.
-        """
+        """Serve until `stopping`; `look` gets the registered devices' names once a second."""
         for descriptor in stopping.wake_fds:
             self._forwarder.watch(descriptor, EVENT_READ, lambda events: None)
         looked = probed = shown = next_look = time.monotonic()
@@ -160,13 +157,13 @@ class TrackerLoop:
         finally:
             self.door.close("the tracker ends")
             self._zmq.close()
-            self._end_context()
-            self._forwarder.close()
+            self._end()
 
-    def _end_context(self) -> None:
+    def _end(self) -> None:
         if self._authenticator is not None:
             self._authenticator.close()
         self._context.destroy(linger=200)
+        self._forwarder.close()
 
     def send(self, key: bytes, header: wire.Header) -> None:
         """Send without waiting; a peer that is unreachable or reads nothing is dropped soon."""
@@ -246,21 +243,14 @@ def _shown_at_the_door(lease: Lease) -> str:
 
 
 def _free_beside(port: int, taken: int) -> int:
-    """A relay's port beside the address's, other than the WebSocket's `taken`.
-
-    0 for any free one.
-    """
+    """A relay's port beside the address's, other than the WebSocket's; 0 for any free one."""
     if not port:
         return 0
     return port + 1 if port + 1 != taken else port + 2
 
 
 def run_tracker(options: TrackerOptions) -> int:
-    """Track devices until a signal, or until the parent is gone. Returns the exit code.
-
-    Raises SetupError if an address cannot be used, or would be open to anybody; InputError if a
-    file of keys cannot be used.
-    """
+    """Track devices until a signal or the parent's end: the exit code. May raise TapmlError."""
     check_effects(options)
     stopping = StopRequest(options.parent)
     curve = None

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.security.bind import bracketed, is_loopback
+from tapml_rpc.security.bind import is_loopback
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.limits import Limits
@@ -74,10 +74,7 @@ class Requirements:
 
     @classmethod
     def from_wire(cls, data: Any) -> Requirements:
-        """Check a peer's requirements.
-
-        Raises ProtocolError if a field has another type or length, InputError for an unknown limit.
-        """
+        """Check a peer's requirements; raises ProtocolError, or InputError for an unknown limit."""
         if type(data) is not dict:
             raise ProtocolError("requirements must be a map")
         limits = data.get("limits", {})
@@ -104,10 +101,7 @@ class Requirements:
         features: Iterable[str] = (),
         limits: Mapping[str, int] | None = None,
     ) -> Requirements:
-        """Requirements with checked names of limits.
-
-        Raises InputError, which lists the known ones.
-        """
+        """Requirements; raises InputError, which lists the names of limits that are known."""
         unknown = sorted(set(limits or ()) - LIMITS.keys())
         if unknown:
             raise InputError(f"no limit is called {unknown[0]!r}; there are {', '.join(LIMITS)}")
@@ -122,8 +116,6 @@ MAX_DEVICES: Final = 256
 MAX_WAITING: Final = 256
 MAX_LEASES: Final = 1024
 MAX_PER_CLIENT: Final = 16
-MAX_SHARED: Final = 32
-"""Leases that may share one device."""
 BEAT_SECONDS: Final = 1.0
 """How often a device and a holder send a sign of life, in seconds."""
 HEARTBEAT_SECONDS: Final = 0.75
@@ -156,14 +148,6 @@ def is_device_name(name: str) -> bool:
 def printable(text: str) -> str:
     """`text` without characters that control a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)
-
-
-def reachable(address: str, host: str) -> str:
-    """A device's address, with `host` in it if the device listens on all its addresses."""
-    parts = urlsplit(address)
-    if parts.hostname not in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound
-        return address
-    return parts._replace(netloc=f"{bracketed(host)}:{parts.port}").geturl()
 
 
 def binding_of(address: str) -> str:
@@ -265,7 +249,6 @@ class Waiting:
     sender: Sender
     number: int
     wanted: Requirements
-    exclusive: bool
     label: str
     bindings: frozenset[str] = frozenset((ZMQ,))
     reaches_door: bool = True

@@ -51,48 +51,23 @@ _OPEN_SECONDS: Final = 2.5
 class Registration:
     """Registers a device, and again whenever the tracker comes back.
 
-    Parameters
-    ----------
-    tracker
-        ``tcp://host:port``, or ``ws://host:port`` or ``wss://host:port`` of its WebSocket door.
-    description
-        The device.
-    address
-        Where clients reach its control connection; with `relayed`, where this process does.
-    name
-        Its unique name for clients: letters, digits, ``.``, ``_``, ``-``.
-    websocket
-        Its additional address over WebSocket, if `address` speaks ZeroMQ; empty for none.
-    relayed
-        Whether clients come through the tracker, because they cannot reach `address`. Over the
-        tracker's WebSocket door only the WebSocket binding is possible, so `address` must be of
-        that.
-    server_key
-        Public key of the device's own server, if any; holders of a lease are sent it. A relay on
-        another machine is used only with that or with TLS: otherwise anybody on the way could speak
-        to the device.
-    certificate
-        Fingerprint of the device's own certificate, if it serves ``wss``; holders are sent it.
-    data_address
-        With `relayed`: the data connection's own address; `address` if both are one.
-    load
-        Gives its present load: ``{"sessions": 1, "device_bytes": 4096}``. Any thread.
-    on_lease
-        Called when a client is about to get the device; raising a TapmlError declines it.
-    on_lease_ended
-        Called, on its own thread, with a lease's id once its holder has no right to the device any
-        more; the device is not lent again before it returns (at most two seconds).
-    report
-        Prints a line when the registration changes; standard error by default.
-    credentials
-        Keys, if the tracker asks for them: this side's own and the tracker's public one.
+    `tracker` is ``tcp://host:port``, or ``ws://`` or ``wss://`` of its WebSocket door;
+    `credentials` are for it. `address` is where clients reach the device's control connection,
+    under the unique `name`; `websocket` is its additional address over WebSocket, if `address`
+    speaks ZeroMQ. With `relayed` clients come through the tracker, and only this process
+    reaches `address` and `data_address`, if the data connection has its own; through a
+    WebSocket door `address` must be of that binding.
 
-    Raises
-    ------
-    InputError
-        If the name or an address is malformed.
-    SetupError
-        If the relay is on another machine and the device's server has no secret.
+    Holders of a lease are sent `server_key`, the public key of the device's own server, and
+    `certificate`, the fingerprint of its certificate. A relay on another machine is used only
+    with that key or with TLS: otherwise anybody on the way could speak to the device. Raises
+    InputError for a malformed name or address, SetupError for a relay without such a secret.
+
+    `load`, called on any thread, gives ``{"sessions": 1, "device_bytes": 4096}``. `on_lease` is
+    called when a client is about to get the device; raising a TapmlError declines it.
+    `on_lease_ended` is called, on its own thread, with a lease's id once its holder has no
+    right to the device any more; the device is not lent again before it returns (at most two
+    seconds). `report` prints a line when the registration changes; standard error by default.
     """
 
     def __init__(
@@ -175,11 +150,7 @@ class Registration:
         return self._registered.is_set()
 
     def wait(self, timeout: float) -> None:
-        """Wait until it is registered; the thread keeps trying if this raises.
-
-        Raises SetupError if no tracker answers within `timeout` seconds, and the error with which
-        the tracker refused it, such as for a name that is taken.
-        """
+        """Wait until it is registered; raises SetupError, or why the tracker refuses it."""
         deadline = time.monotonic() + timeout
         while not self._registered.wait(0.05):
             problem = self.problem
@@ -187,10 +158,6 @@ class Registration:
                 raise problem.with_traceback(None)
             if time.monotonic() > deadline:
                 raise problem or no_answer(self._tracker, timeout)
-
-    def admits(self, token: str) -> HeldLease | None:
-        """The lease that a client presents; None for none. From any thread."""
-        return self._lent.admits(token)
 
     def close(self) -> None:
         """Leave the tracker; leases end. Never raises, never waits long."""

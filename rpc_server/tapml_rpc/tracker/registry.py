@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.tracker import registration_fields
+from tapml_rpc.security.bind import reachable
+from tapml_rpc.security.certificates import parse_fingerprint
+from tapml_rpc.security.keys import is_key
 from tapml_rpc.tracker.leases import Leases
 from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
+    BINDINGS,
     MAX_DEVICES,
+    RELAYED,
+    RELAYED_WEBSOCKET,
     VERSION,
     WEBSOCKET,
     Clock,
@@ -19,6 +25,7 @@ from tapml_rpc.tracker.records import (
     Sender,
     Waiting,
     is_device_name,
+    on_this_machine,
     printable,
 )
 from tapml_targets.description import fingerprint, from_plain, to_plain
@@ -28,6 +35,7 @@ SILENCE_SECONDS: Final = 15.0
 _LABEL_CHARACTERS: Final = 128
 _LIFE_BYTES: Final = 16
 _PAGE_BYTES: Final = 256 << 10
+_SCHEMES: Final = ("tcp", "ws", "wss")
 
 
 class Registry:
@@ -58,10 +66,10 @@ class Registry:
             self._hear_device(sender, header, kind)
         elif kind == "renew":
             leases = wire.array(header.get("leases"), "leases", 64)
-            self.leases.renew(sender.key, [registration_fields.lease_id(lease) for lease in leases])
+            self.leases.renew(sender.key, [_lease_id(lease) for lease in leases])
             self._pong(sender)
         elif kind == "release":
-            self.leases.release(sender.key, registration_fields.lease_id(header.get("lease")))
+            self.leases.release(sender.key, _lease_id(header.get("lease")))
         elif kind == "cancel":
             self.leases.cancel(sender.key, wire.integer(header.get("request"), "request"))
         elif kind == "goodbye":
@@ -105,7 +113,7 @@ class Registry:
         return key in self._by_key or self.leases.needs(key)
 
     def _register(self, sender: Sender, header: wire.Header) -> None:
-        registration_fields.check_version(header)
+        _check_version(header)
         name = wire.text(header.get("name"), "name", 256)
         if not is_device_name(name):
             raise InputError(
@@ -125,12 +133,12 @@ class Registry:
             description=description,
             plain=to_plain(description),
             fingerprint=fingerprint(description),
-            addresses=registration_fields.addresses(header, name, sender),
+            addresses=_addresses(header, name, sender),
             heard=now,
             since=now,
-            server_key=registration_fields.server_key(header.get("server_key", "")),
-            certificate=registration_fields.certificate(header.get("certificate", "")),
-            load=registration_fields.load(header.get("load", {})),
+            server_key=_server_key(header.get("server_key", "")),
+            certificate=_certificate(header.get("certificate", "")),
+            load=_load(header.get("load", {})),
         )
         self._make_way(name, sender, life)
         mine = self._by_key.get(sender.key)
@@ -170,34 +178,30 @@ class Registry:
             return
         device.heard = self._clock()
         if kind == "load":
-            device.load = registration_fields.load(header.get("load"))
+            device.load = _load(header.get("load"))
             self._pong(sender)
         elif kind == "lease-accepted":
-            self.leases.accepted(device, registration_fields.lease_id(header.get("lease")))
+            self.leases.accepted(device, _lease_id(header.get("lease")))
         elif kind == "lease-declined":
-            self.leases.declined(device, registration_fields.lease_id(header.get("lease")))
+            self.leases.declined(device, _lease_id(header.get("lease")))
         else:
-            self.leases.cleared(device, registration_fields.lease_id(header.get("lease")))
+            self.leases.cleared(device, _lease_id(header.get("lease")))
 
     def _request(self, sender: Sender, header: wire.Header) -> None:
-        registration_fields.check_version(header)
-        exclusive = header.get("exclusive", True)
-        if type(exclusive) is not bool:
-            raise ProtocolError("exclusive must be true or false")
+        _check_version(header)
         self.leases.request(
             Waiting(
                 sender=sender,
                 number=wire.integer(header.get("request"), "request"),
                 wanted=Requirements.from_wire(header.get("wanted")),
-                exclusive=exclusive,
                 label=printable(wire.text(header.get("label"), "label", _LABEL_CHARACTERS)),
-                bindings=registration_fields.bindings(header.get("bindings", [sender.binding])),
+                bindings=_bindings(header.get("bindings", [sender.binding])),
                 reaches_door=sender.binding == WEBSOCKET or not self._local_door,
             )
         )
 
     def _list(self, sender: Sender, header: wire.Header) -> None:
-        registration_fields.check_version(header)
+        _check_version(header)
         after = wire.text(header.get("after", ""), "after", 256)
         rows: list[dict[str, Any]] = []
         nbytes = 0
@@ -228,7 +232,7 @@ class Registry:
                     "id": lease.id,
                     "holder": lease.request.label,
                     "identity": lease.request.sender.identity,
-                    "exclusive": lease.request.exclusive,
+                    "exclusive": True,
                     "phase": lease.phase,
                     "age_seconds": round(now - lease.since, 1),
                 }
@@ -238,3 +242,92 @@ class Registry:
 
     def _pong(self, sender: Sender) -> None:
         self._outlet.send(sender.key, {"type": "pong"})
+
+
+def _check_version(header: wire.Header) -> None:
+    """Raise ProtocolError if a peer speaks another version."""
+    versions = wire.array(header.get("versions"), "versions", 64)
+    if VERSION not in versions:
+        raise ProtocolError(
+            f"this tracker speaks version {VERSION}, the other end {str(versions)[:60]}; "
+            "bring both to the same release of tapml"
+        )
+
+
+def _lease_id(value: object) -> str:
+    """Check a lease's id."""
+    return wire.text(value, "lease", 64)
+
+
+def _load(data: object) -> dict[str, int]:
+    """Check a device's load: a few numbers by name."""
+    if type(data) is not dict or len(data) > 16:
+        raise ProtocolError("a load is a map of at most 16 numbers")
+    return {
+        printable(wire.text(name, "load", 32)): wire.integer(value, "load")
+        for name, value in data.items()
+    }
+
+
+def _server_key(value: object) -> str:
+    """Check the public key of a device's own server; empty for none."""
+    key = wire.text(value, "server key", 64)
+    if key and not is_key(key):
+        raise InputError(
+            "the device's `server_key` is not a key: expected the 40 characters that "
+            "`tapml rpc keygen` printed, or an empty text"
+        )
+    return key
+
+
+def _certificate(value: object) -> str:
+    """Check the fingerprint of a device's own certificate; empty for none."""
+    text = wire.text(value, "certificate", 128)
+    return parse_fingerprint(text) if text else ""
+
+
+def _bindings(value: object) -> frozenset[str]:
+    """Check the bindings that a client speaks."""
+    spoken = frozenset(map(str, wire.array(value, "bindings", 8)))
+    if spoken.isdisjoint(BINDINGS):
+        raise InputError(f"a client speaks one of {', '.join(BINDINGS)}, got {sorted(spoken)[:8]}")
+    return spoken
+
+
+def _addresses(header: wire.Header, name: str, sender: Sender) -> tuple[str, ...]:
+    """The addresses of a device; that of its additional WebSocket comes last."""
+    given = [_device_address(header.get("address"))]
+    beside = wire.text(header.get("websocket", ""), "websocket", 256)
+    if beside:
+        given.append(_device_address(beside))
+        if not beside.startswith(("ws://", "wss://")):
+            raise InputError(f"expected ws://HOST:PORT beside the address, got {beside!r}")
+    if RELAYED_WEBSOCKET in given and sender.binding != WEBSOCKET:
+        raise InputError(
+            f"{RELAYED_WEBSOCKET!r} is for devices that register over WebSocket, "
+            f"where they come for their clients as well; register with {RELAYED!r}"
+        )
+    addresses = tuple(reachable(address, sender.host) for address in given)
+    if not sender.local and all(map(on_this_machine, addresses)):
+        raise InputError(
+            f"the device {name!r} is on another machine, and {' or '.join(addresses)} cannot be "
+            "reached from here: bind to an address of its network, or register it with the relay"
+        )
+    return addresses
+
+
+def _device_address(value: object) -> str:
+    address = wire.text(value, "address", 256)
+    if address in (RELAYED, RELAYED_WEBSOCKET):
+        return address
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in _SCHEMES and bool(parts.hostname) and bool(parts.port)
+    except ValueError:
+        good = False
+    if not good or not address.isprintable():
+        raise InputError(
+            f"a device's address is tcp://HOST:PORT, ws://HOST:PORT, {RELAYED!r} or "
+            f"{RELAYED_WEBSOCKET!r}, got {printable(address)!r}"
+        )
+    return address

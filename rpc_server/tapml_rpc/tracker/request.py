@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.security.bind import is_loopback
 from tapml_rpc.security.credentials import KEY_VARIABLE, Credentials
 from tapml_rpc.tracker.connection import (
     Connection,
@@ -33,6 +31,7 @@ from tapml_rpc.tracker.records import (
     VERSION,
     Requirements,
     is_device_name,
+    on_this_machine,
     printable,
 )
 from tapml_targets.errors import (
@@ -86,7 +85,6 @@ def request_device(
     kind: str | None = None,
     features: Iterable[str] = (),
     limits: Mapping[str, int] | None = None,
-    exclusive: bool = True,
     timeout: float | None = None,
     absent_seconds: float | None = None,
     own_seconds: float | None = None,
@@ -95,7 +93,7 @@ def request_device(
     on_lost: Callable[[TapmlError], None] | None = None,
     label: str = "",
 ) -> Lease:
-    """Ask a tracker for a device and wait for it.
+    """Ask a tracker for a device, which nobody else has meanwhile, and wait for it.
 
     Parameters
     ----------
@@ -105,8 +103,6 @@ def request_device(
         The device's name, its platform (``opencl``); None for any.
     features, limits
         Requirements, as in :class:`~tapml_rpc.tracker.records.Requirements`.
-    exclusive
-        Whether nobody else may have it meanwhile.
     timeout
         Seconds to wait for the device; None waits for ever.
     absent_seconds
@@ -141,7 +137,6 @@ def request_device(
                 "versions": [VERSION],
                 "request": _REQUEST,
                 "wanted": wanted.to_wire(),
-                "exclusive": exclusive,
                 "label": label[:128] or own_label(),
                 "bindings": own_bindings(),
             }
@@ -239,16 +234,8 @@ _WORD: Final = "tracker"
 _WAIT: Final = "wait"
 
 
-def is_tracker_spec(spec: str) -> bool:
-    """Whether a device is to come from a tracker."""
-    return spec == _WORD or spec.startswith(f"{_WORD}:")
-
-
 def tracker_address(given: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The tracker to ask: what was given, else ``TAPML_TRACKER``.
-
-    Raises InputError without either.
-    """
+    """The tracker that was given, else ``TAPML_TRACKER``; raises InputError without either."""
     address = given or environ.get(VARIABLE, "")
     if not address:
         raise InputError(
@@ -263,18 +250,12 @@ def tracker_credentials(
 ) -> Credentials | None:
     """Secrets for a tracker, as the environment names them; None if it names none.
 
-    ``TAPML_TRACKER_KEY`` is the tracker's public key or the path of one, ``TAPML_RPC_KEY`` the path
-    of this side's own ``.secret`` file. Over WebSocket: ``TAPML_TRACKER_TOKEN`` is the tracker's
-    token, ``TAPML_TRACKER_FINGERPRINT`` its certificate's fingerprint, ``TAPML_TRACKER_CA`` the
-    path of certificates to trust. For an `address` at ``ws://`` or ``wss://`` the keys, which need
-    pyzmq, are not read.
-
-    Raises
-    ------
-    InputError
-        If a file is missing or damaged, or one of the two is not named.
-    SetupError
-        If others may read the secret.
+    ``TAPML_TRACKER_KEY`` is the tracker's public key or the path of one, ``TAPML_RPC_KEY`` the
+    path of this side's own ``.secret`` file. Over WebSocket: ``TAPML_TRACKER_TOKEN`` is the
+    tracker's token, ``TAPML_TRACKER_FINGERPRINT`` its certificate's fingerprint,
+    ``TAPML_TRACKER_CA`` the path of certificates to trust; the keys, which need pyzmq, are not
+    read. Raises InputError if a file is missing or damaged, or one of two keys; SetupError if
+    others may read the secret.
     """
     theirs, token, ca_file, fingerprint = (
         environ.get(name) or None
@@ -296,17 +277,14 @@ def tracker_credentials(
 def device_credentials(lease: Lease, environ: Mapping[str, str] = os.environ) -> Credentials:
     """Secrets for a device that was lent: the environment's own, and the key that the lease names.
 
-    Raises
-    ------
-    InputError
-        If a file is missing or damaged; or if this side has a key, and the device, on another
-        machine, has none.
-    SetupError
-        If others may read the secret.
+    Raises InputError if a file is missing or damaged, or this side has a key, and the device,
+    on another machine, has none; SetupError if others may read the secret.
     """
     found = Credentials.from_environment(environ, lent_key=lease.server_key)
     keyless = found is None or found.keys is None
-    if environ.get(KEY_VARIABLE) and keyless and _is_readable(lease.address):
+    way = lease.address.removeprefix("relay+")
+    readable = not way.startswith("wss://") and not on_this_machine(way)
+    if environ.get(KEY_VARIABLE) and keyless and readable:
         raise InputError(
             f"the device {lease.name!r} has no keys, and what is sent to it could be read on its "
             f"way, while {KEY_VARIABLE} says that this client has some: serve it with --key"
@@ -314,22 +292,8 @@ def device_credentials(lease: Lease, environ: Mapping[str, str] = os.environ) ->
     return lease.credentials(found) or Credentials()
 
 
-def _is_readable(address: str) -> bool:
-    """Whether others could read unencrypted bytes to this address."""
-    parts = urlsplit(address.removeprefix("relay+"))
-    host = parts.hostname or ""
-    try:
-        here = host == "localhost" or is_loopback(host)
-    except ValueError:
-        here = False
-    return parts.scheme != "wss" and not here
-
-
 def parse_spec(spec: str) -> dict[str, Any]:
-    """A spec as arguments of :func:`request_device`; and ``wait``, in seconds.
-
-    Raises InputError if it is malformed; the message shows a valid one.
-    """
+    """A spec as arguments of :func:`request_device`, and ``wait``; raises InputError."""
     word, _, rest = spec.partition(":")
     if word != _WORD:
         raise InputError(
@@ -369,7 +333,6 @@ def resolve(
     spec: str,
     tracker: str | None = None,
     *,
-    exclusive: bool = True,
     timeout: float | None = None,
     own_seconds: float | None = None,
     credentials: Credentials | None = None,
@@ -377,23 +340,16 @@ def resolve(
 ) -> Lease:
     """Lease the device that a spec names; the arguments are those of :func:`request_device`.
 
-    Without `credentials` they are those of :func:`tracker_credentials`. The ``wait`` of a spec is
-    its `timeout`; without either a device that is held is waited for as long as it takes, and one
-    that is not registered for :data:`ABSENT_SECONDS`.
-
-    Raises
-    ------
-    InputError
-        If the spec is malformed, or no tracker is known.
-    TapmlError
-        As :func:`request_device` does.
+    Without `credentials` they are those of :func:`tracker_credentials`. The ``wait`` of a spec
+    is its `timeout`; without either a device that is held is waited for as long as it takes,
+    and one that is not registered for :data:`ABSENT_SECONDS`. Raises as :func:`request_device`
+    does, and InputError if the spec is malformed, or no tracker is known.
     """
     asked = parse_spec(spec)
     seconds = asked.pop(_WAIT, timeout)
     address = tracker_address(tracker)
     return request_device(
         address,
-        exclusive=exclusive,
         timeout=seconds,
         absent_seconds=ABSENT_SECONDS if seconds is None else None,
         own_seconds=own_seconds,

@@ -51,10 +51,7 @@ class _Waiting:
 
 
 class Switchboard:
-    """Joins callers of one relay; `forwarder` runs what is joined.
-
-    `dial` is called when a device should connect, which may take `dial_seconds`.
-    """
+    """Joins callers on `forwarder`; `dial` asks a device to connect within `dial_seconds`."""
 
     def __init__(
         self, forwarder: Forwarder, dial: Dial, *, dial_seconds: float = DIAL_SECONDS

@@ -14,20 +14,13 @@ from urllib.parse import urlsplit
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-_EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - what is looked for
+from tapml_rpc.security.bind import reachable
 
 
 def page_url(line: Mapping[str, Any], host: str) -> str:
-    """The page's URL, with the token behind ``#``, which a browser sends to nobody.
-
-    `line` is the tracker's announcement; `host` replaces the address of a tracker that listens on
-    all of them.
-    """
-    parts = urlsplit(line["websocket"])
-    scheme = "https" if parts.scheme == "wss" else "http"
-    place = f"{host}:{parts.port}" if parts.hostname in _EVERYWHERE else parts.netloc
+    """The page's URL with the token behind ``#``; `host` replaces an address for all of them."""
     token = f"#token={line['token']}" if "token" in line else ""
-    return f"{scheme}://{place}/{token}"
+    return f"{reachable(line['websocket'], host).replace('ws', 'http', 1)}/{token}"
 
 
 def how_to_open(line: Mapping[str, Any], host: str) -> list[str]:
@@ -87,10 +80,7 @@ _HEADERS: Final = {
 
 
 def page_response(target: str) -> Response | None:
-    """The answer to a request for a file of the page (``/`` for the page).
-
-    None for an unknown one.
-    """
+    """The answer to a request for a file of the page (``/`` for the page); None for none."""
     path = target.partition("?")[0]
     found = _files().get("/index.html" if path == "/" else path)
     if found is None:

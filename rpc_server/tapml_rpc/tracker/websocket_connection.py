@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.tracker.connection import ANSWER_SECONDS, no_answer
+from tapml_rpc.tracker.connection import ANSWER_SECONDS, Connection, no_answer
 from tapml_rpc.tracker.records import TRACKER_PATH
 from tapml_rpc.transport import EndedError
-from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_rpc.websocket.stream import Stream
 from tapml_targets.errors import ProtocolError, SetupError, UnreachableError
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from tapml_rpc.security.credentials import Credentials
 
 
-class WebSocketConnection:
+class WebSocketConnection(Connection):
     """The :class:`tapml_rpc.tracker.connection.Connection` to ``ws://`` or ``wss://host:port``.
 
     `credentials` are the tracker's token, if it asks for one, and whom to trust. The connection
@@ -35,10 +34,8 @@ class WebSocketConnection:
     """
 
     def __init__(self, address: str, credentials: Credentials | None, timeout: float) -> None:
-        self.address = check_address(address)
-        self.host = urlsplit(self.address).hostname or ""
-        self.credentials = credentials
-        self._owner = os.getpid()
+        address = check_address(address)
+        super().__init__(address, urlsplit(address).hostname or "", credentials)
         encrypted = credentials is not None and self.address.startswith("wss://")
         try:
             self._stream = Stream(
@@ -51,12 +48,11 @@ class WebSocketConnection:
             )
         except UnreachableError:
             raise no_answer(self.address, timeout) from None
-        self._heard = self._looked = time.monotonic()
         self._poller = select.poll()
         self._poller.register(self._stream.fileno(), select.POLLIN)
 
     def watch(self, descriptor: int) -> None:
-        """Let :meth:`receive` return when a descriptor is readable."""
+        """See :meth:`Connection.watch`."""
         self._poller.register(descriptor, select.POLLIN)
 
     def send(self, header: wire.Header) -> None:
@@ -68,36 +64,25 @@ class WebSocketConnection:
                 raise EndedError("it takes no messages")
 
         try:
-            self._stream.send(frames.head(wire.pack(header), 0), check=check)
+            self._stream.send(wire.pack(header), check=check)
         except EndedError as error:
             raise self._gone(error) from None
 
-    def receive(self, seconds: float) -> wire.Header | None:
-        """The next message; None if none came within `seconds`."""
-        now = time.monotonic()
-        if now - self._looked > 1.0:
-            # This process was stopped, or busy elsewhere: that says nothing about the tracker.
-            self._heard = now
+    def _next(self, wait_milliseconds: int) -> wire.Header | None:
         try:
             # First what has come already, which no poll shows.
             message = self._stream.receive(0)
             if message is None:
-                self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000))
+                self._poller.poll(wait_milliseconds)
                 message = self._stream.receive(0)
         except EndedError as error:
             raise self._gone(error) from None
-        self._looked = time.monotonic()
-        if message is not None:
-            self._heard = self._looked
-            packed, chunk = frames.split(message)
-            if chunk:
-                raise ProtocolError("the tracker sent a chunk; its messages are headers")
-            return wire.unpack(packed)
-        if self._looked - self._heard > ANSWER_SECONDS:
-            raise SetupError(
-                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
-            )
-        return None
+        if message is None:
+            return None
+        packed, chunk = message
+        if chunk:
+            raise ProtocolError("the tracker sent a chunk; its messages are headers")
+        return wire.unpack(packed)
 
     def close(self, *last: wire.Header) -> None:
         """Send waiting messages and end the connection."""
@@ -108,7 +93,7 @@ class WebSocketConnection:
             return
         with suppress(EndedError):
             for header in last:
-                self._stream.send(frames.head(wire.pack(header), 0), check=_not_now)
+                self._stream.send(wire.pack(header), check=_not_now)
         self._stream.close()
 
     def _gone(self, error: EndedError) -> SetupError:

@@ -8,7 +8,6 @@ busy, shows within three seconds that a process or its host has gone or is stopp
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -20,14 +19,14 @@ from tapml_rpc import wire
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.curve import apply_client
 from tapml_rpc.security.handshake import MONITORED, handshake_failure
-from tapml_rpc.tracker.connection import ANSWER_SECONDS
+from tapml_rpc.tracker.connection import Connection
 from tapml_rpc.tracker.records import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
 from tapml_targets.errors import InputError, SetupError
 
 Socket: TypeAlias = zmq.Socket[bytes]
 
 
-class ZmqConnection:
+class ZmqConnection(Connection):
     """The :class:`tapml_rpc.tracker.connection.Connection` to ``tcp://host:port``.
 
     `credentials` are this side's own keys and the tracker's public one, if it asks for them. Raises
@@ -35,11 +34,7 @@ class ZmqConnection:
     """
 
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
-        self.address = address
-        self.host = host_of(address)
-        self.credentials = credentials
-        self._heard = self._looked = time.monotonic()
-        self._owner = os.getpid()
+        super().__init__(address, host_of(address), credentials)
         self._talked = False
         self._curve = credentials.curve() if credentials is not None else None
         self._context: zmq.Context[Socket] = zmq.Context()
@@ -49,7 +44,9 @@ class ZmqConnection:
             self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_HEADER_BYTES)
             self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
             self._socket.setsockopt(zmq.IPV6, int("[" in address))
-            set_heartbeats(self._socket)
+            # It is dropped within three seconds when its other end is stopped or gone.
+            self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(1000 * HEARTBEAT_SECONDS))
+            self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * HEARTBEAT_TIMEOUT_SECONDS))
             apply_client(self._socket, self._curve)
             self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
             self._socket.connect(address)
@@ -64,7 +61,7 @@ class ZmqConnection:
         self._poller.register(self._monitor, zmq.POLLIN)
 
     def watch(self, descriptor: int) -> None:
-        """Let :meth:`receive` return when a descriptor is readable."""
+        """See :meth:`Connection.watch`."""
         self._poller.register(descriptor, zmq.POLLIN)
 
     def send(self, header: wire.Header) -> None:
@@ -72,29 +69,14 @@ class ZmqConnection:
         with suppress(zmq.Again):
             self._socket.send(wire.pack(header), zmq.NOBLOCK)
 
-    def receive(self, seconds: float) -> wire.Header | None:
-        """The next message; None if none came within `seconds`, or sooner.
-
-        Raises SetupError if the tracker is gone, or silent for :data:`ANSWER_SECONDS`, and
-        ProtocolError if it sent a malformed header.
-        """
-        now = time.monotonic()
-        if now - self._looked > 1.0:
-            # This process was stopped, or busy elsewhere: that says nothing about the tracker.
-            self._heard = now
-        ready = dict(self._poller.poll(int(max(0, min(seconds, ANSWER_SECONDS)) * 1000)))
-        self._looked = time.monotonic()
+    def _next(self, wait_milliseconds: int) -> wire.Header | None:
+        ready = dict(self._poller.poll(wait_milliseconds))
         with suppress(zmq.Again):
             packed = self._socket.recv(zmq.NOBLOCK)
-            self._heard = self._looked
             self._talked = True
             return wire.unpack(packed)
         if self._monitor in ready:
             self._look_why()
-        if self._looked - self._heard > ANSWER_SECONDS:
-            raise SetupError(
-                f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
-            )
         return None
 
     def _look_why(self) -> None:
@@ -117,12 +99,6 @@ class ZmqConnection:
                 self._socket.send(wire.pack(header), zmq.NOBLOCK)
         self._socket.disable_monitor()
         self._context.destroy(linger=200 if last else 0)
-
-
-def set_heartbeats(either_end: Socket) -> None:
-    """Have a connection dropped within three seconds when its other end is stopped or gone."""
-    either_end.setsockopt(zmq.HEARTBEAT_IVL, int(1000 * HEARTBEAT_SECONDS))
-    either_end.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * HEARTBEAT_TIMEOUT_SECONDS))
 
 
 def host_of(address: str) -> str:

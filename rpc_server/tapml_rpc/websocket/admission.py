@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import ipaddress
 import re
 import ssl
 from collections.abc import Callable, Sequence
@@ -17,7 +14,7 @@ from urllib.parse import urlsplit
 from websockets.http11 import Request
 
 from tapml_rpc import wire
-from tapml_rpc.security.bind import check_bind
+from tapml_rpc.security.bind import check_bind, is_loopback
 from tapml_rpc.security.certificates import given_certificate, host_names, own_certificate
 from tapml_rpc.security.standing import LEASE_IDENTITY
 from tapml_rpc.security.tls import server_context
@@ -35,19 +32,6 @@ class Guard(Protocol):
 
     def check(self, token: str, address: str, *, opens: bool = True) -> str:
         """The identity that belongs to a token; raises SetupError if it is not accepted."""
-
-
-class OneToken:
-    """The guard of a server with one secret."""
-
-    def __init__(self, token: str) -> None:
-        self._digest = _digest(token)
-
-    def check(self, token: str, address: str, *, opens: bool = True) -> str:
-        """The identity of all clients; raises SetupError for another token."""
-        if not hmac.compare_digest(_digest(token), self._digest):
-            raise SetupError("the token is not this server's")
-        return f"token:{self._digest.hex()[:8]}"
 
 
 @dataclass(frozen=True)
@@ -114,10 +98,7 @@ class Admission:
         return None
 
     def admit(self, request: Request, address: str) -> Refusal | str:
-        """The identity of a sender whose token is taken; it may be used up by that.
-
-        `address` is without port.
-        """
+        """Who sends a request from `address`, without port, by its token, which may be used up."""
         if self._guard is None:
             return "loopback"
         given = given_token(request)
@@ -144,25 +125,6 @@ class Admission:
         )
 
 
-def check_secret(host: str, *, guarded: bool) -> None:
-    """Raise SetupError if `host` is not on loopback and no token is asked for."""
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and not guarded:
-        raise SetupError(
-            f"refusing to listen on {host or 'every address'}: without a token only loopback is "
-            "safe. Give the server a token, or listen on 127.0.0.1 and use a tunnel such as "
-            "`ssh -L`"
-        )
-
-
-def _digest(token: str) -> bytes:
-    # Of equal length for any input, so that a comparison takes equally long.
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
 def _offered(request: Request) -> list[str]:
     values = ",".join(request.headers.get_all("Sec-WebSocket-Protocol")[:_MOST_VALUES])
     offered = [value.strip() for value in values.split(",")]
@@ -187,10 +149,7 @@ def given_token(request: Request) -> str | None:
 
 
 class LeaseGuard:
-    """Accepts the tokens of leases, which the tracker sends both sides, and those of another guard.
-
-    `holder` gives the identity of the lease with a token; empty for no lease.
-    """
+    """Accepts the tokens of leases, whose `holder` is their identity, and those of a guard."""
 
     def __init__(self, holder: Callable[[str], str], others: Guard) -> None:
         self._holder = holder
@@ -236,7 +195,7 @@ def prepare(
     host, port = check_bind(address, secret=True, schemes=_SCHEMES)
     announced: dict[str, str] = {}
     book = None
-    if tokens is not None or not _is_loopback(address):
+    if tokens is not None or not is_loopback(host):
         if tokens is not None and not tokens.exists():
             raise InputError(
                 f"there is no file {tokens}: `tapml rpc keygen --token --list {tokens}` makes one"
@@ -261,11 +220,3 @@ def prepare(
         announced["fingerprint"] = shown.fingerprint
         context = server_context(shown)
     return Listening(host, port, book, context, announced)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        check_bind(address, secret=False, schemes=_SCHEMES)
-    except TapmlError:
-        return False
-    return True

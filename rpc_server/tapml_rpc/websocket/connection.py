@@ -14,7 +14,6 @@ from typing import Final
 from websockets.frames import Close
 
 from tapml_rpc.flow import Forwarder, receive_into, send_parts
-from tapml_rpc.scattered import Chunk, Scattered
 from tapml_rpc.websocket import framing
 from tapml_rpc.websocket.framing import FrameReader, Mask, Piece, TooLongError
 from tapml_targets.errors import ProtocolError
@@ -35,7 +34,7 @@ _ENTRY_BYTES: Final = 512
 _CLOSE_SECONDS: Final = 1.5
 
 Parts = Sequence[memoryview | bytes]
-Heard = Callable[[Chunk | None], None]
+Heard = Callable[[memoryview | None], None]
 """Takes a message: a binary one, None for text. Its memory stays as it is."""
 
 
@@ -87,11 +86,7 @@ class ServerConnection:
         forwarder.watch(connection, self._events, self._ready)
 
     def put(self, head: bytes, parts: Parts = (), sent: Callable[[], None] | None = None) -> bool:
-        """Send `head` and `parts` as one message; False if the connection has ended.
-
-        `sent` is called once `parts` may be overwritten, in the order of the calls, and also if
-        nobody takes them.
-        """
+        """Send one message; `sent` is called once `parts` may change, in any case."""
         nbytes = len(head) + sum(map(len, parts))
         if self._deadline or self.gone or self._nbytes + nbytes > self._most_unsent:
             if not self._deadline:
@@ -194,7 +189,7 @@ class ServerConnection:
         if self._text:
             self._heard(None)
         else:
-            self._heard(pieces[0] if len(pieces) == 1 else Scattered(pieces))
+            self._heard(pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
 
     def _answer(self, opcode: int, payload: bytes) -> None:
         if opcode == framing.PING:

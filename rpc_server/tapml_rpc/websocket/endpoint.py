@@ -29,10 +29,7 @@ class Reframer:
         self._mask = Mask(bytes(framing.KEY_BYTES))
 
     def feed(self, data: memoryview) -> bytes:
-        """The same frames for the other side, as far as they have come.
-
-        Raises ProtocolError for malformed frames, or a message longer than any peer accepts.
-        """
+        """The frames that have come, for the other side; raises ProtocolError."""
         out: list[bytes] = []
         for piece in self._reader.feed(data):
             if piece.head:

@@ -14,7 +14,6 @@ import struct
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.scattered import Chunk, Scattered, in_one_piece
 from tapml_targets.errors import ProtocolError
 
 SUBPROTOCOL: Final = "tapml.1"
@@ -30,10 +29,7 @@ _NO_CHUNK: Final = memoryview(b"")
 
 
 def head(packed: bytes, chunk_bytes: int) -> bytes:
-    """What precedes the chunk: the length, the packed header and the zeros.
-
-    Raises ProtocolError if the chunk is longer than any peer accepts.
-    """
+    """The length, the packed header and the zeros before the chunk; raises ProtocolError."""
     if chunk_bytes > wire.MAX_CHUNK_BYTES:
         raise ProtocolError(
             f"a chunk of {chunk_bytes} bytes is over the bound of {wire.MAX_CHUNK_BYTES}; "
@@ -52,31 +48,9 @@ def join(packed: bytes, chunk: bytes | memoryview = b"") -> bytes:
 
 
 def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
-    """The packed header and the chunk of a message, without copying.
-
-    Raises ProtocolError if it is malformed, or a part is longer than its bound.
-    """
+    """The packed header and the chunk of a message, not copied; raises ProtocolError."""
     view = memoryview(message)
-    end, start = _ends(view, len(view))
-    return view[_LENGTH.size : end], view[start:] if start < len(view) else _NO_CHUNK
-
-
-def split_scattered(message: Scattered) -> tuple[memoryview, Chunk]:
-    """The same for a message in pieces, whose chunk stays in pieces; raises as :func:`split`."""
-    view = message.pieces[0]
-    if len(view) >= _LENGTH.size:
-        (length,) = _LENGTH.unpack_from(view)
-        if wire.aligned(_LENGTH.size + length) < len(view):
-            end, start = _ends(view, len(message))
-            return view[_LENGTH.size : end], message.after(start)
-    return split(in_one_piece(message))
-
-
-def _ends(view: memoryview, size: int) -> tuple[int, int]:
-    """Where the header ends and where the chunk begins in a message of `size` bytes.
-
-    `view` is the message, or at least all that comes before its chunk.
-    """
+    size = len(view)
     if size < _LENGTH.size:
         raise ProtocolError(
             f"a message of {size} bytes; expected a header's length in 4 bytes and the header"
@@ -92,7 +66,7 @@ def _ends(view: memoryview, size: int) -> tuple[int, int]:
             f"a header of {length} bytes is announced, {size - _LENGTH.size} follow"
         )
     if end == size:
-        return end, end
+        return view[_LENGTH.size :], _NO_CHUNK
     start = wire.aligned(end)
     if start >= size:
         raise ProtocolError(f"{size - end} bytes of padding without a chunk; leave the padding out")
@@ -102,4 +76,4 @@ def _ends(view: memoryview, size: int) -> tuple[int, int]:
         raise ProtocolError(
             f"a chunk of {size - start} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
         )
-    return end, start
+    return view[_LENGTH.size : end], view[start:]

@@ -38,10 +38,7 @@ _WRONG_ADDRESS: Final = "expected an address such as ws://127.0.0.1:9000, got {!
 
 
 def check_address(address: str) -> str:
-    """The address without a closing slash.
-
-    Raises InputError if it is not ``ws://host:port`` or ``wss://host:port``.
-    """
+    """The address without a closing slash; raises InputError unless it is ws(s)://host:port."""
     try:
         parts = urlsplit(address)
         port = parts.port

@@ -10,52 +10,13 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.link import Held, Link, held, token_of
-from tapml_rpc.transport import Check, EndedError, Unanswered
+from tapml_rpc.transport import EndedError, Unanswered
 from tapml_rpc.watch import POLL_MILLISECONDS, SILENCE_SECONDS, Describe, Watch
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.handshake import check_address, data_address, open_socket
 from tapml_rpc.websocket.stream import Stream
 from tapml_rpc.welcome import Welcome, hello
 from tapml_targets.errors import SetupError, TapmlError
-
-
-class WebSocketData:
-    """A :class:`tapml_rpc.transport.DataConnection` over a stream of WebSocket messages."""
-
-    memory_is_reused = True
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._half_split = False
-
-    @property
-    def torn(self) -> bool:
-        """Whether an exception may have left a frame half sent or half counted."""
-        return self._half_split or self._stream.torn
-
-    def send(
-        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
-    ) -> None:
-        """Send a message. The chunk may change as soon as this returns."""
-        self._stream.send(frames.head(packed, len(chunk)), chunk, check)
-
-    def receive(self, wait_milliseconds: int) -> tuple[memoryview, memoryview] | None:
-        """The next message's header and chunk; None if it is not complete in time."""
-        message = self._stream.receive(wait_milliseconds)
-        if message is None:
-            return None
-        self._half_split = True
-        parts = frames.split(message)
-        self._half_split = False
-        return parts
-
-    def close(self, packed: bytes) -> None:
-        """Close: here the control connection says goodbye."""
-        self._stream.close()
-
-    def abort(self) -> None:
-        """Close without a goodbye."""
-        self._stream.abort()
 
 
 class WebSocketWatch(Watch):
@@ -88,13 +49,13 @@ class WebSocketWatch(Watch):
                 raise EndedError("it takes no messages any more")
 
         packed = wire.pack({**header, "session": self._token})
-        self._control.send(frames.head(packed, 0), check=check)
+        self._control.send(packed, check=check)
 
     def _hear_all(self) -> bool:
         heard = False
         while (message := self._control.receive(0)) is not None:
             heard = True
-            self._hear(frames.split(message)[0])
+            self._hear(message[0])
         return heard
 
 
@@ -127,7 +88,7 @@ def open_websocket(
     try:
         greeting = wire.pack(hello(kernel_deadline, token_of(lease)))
         welcome = _greet(control, address, timeout, deadline, greeting)
-        data = WebSocketData(connect(data_address(welcome.data_address, address)))
+        data = connect(data_address(welcome.data_address, address))
         try:
             return Link(
                 address,
@@ -155,13 +116,13 @@ def _greet(
             )
 
     try:
-        control.send(frames.head(greeting, 0), check=check)
+        control.send(greeting, check=check)
         while (message := control.receive(_POLL_MILLISECONDS)) is None:
             check()
     except EndedError as error:
         raise SetupError(f"{address} ended the connection before its welcome: {error}") from None
     try:
-        return Welcome.from_wire(frames.split(message)[0], address)
+        return Welcome.from_wire(message[0], address)
     except TapmlError:
         control.close()
         raise

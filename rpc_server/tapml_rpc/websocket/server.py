@@ -40,10 +40,7 @@ _LOGGER.setLevel(logging.CRITICAL)
 
 
 def listen(host: str, port: int, advice: str) -> socket.socket:
-    """A listening socket, non-blocking; port 0 takes a free one.
-
-    Raises SetupError with `advice` if the address cannot be used.
-    """
+    """A listening socket, non-blocking; raises SetupError with `advice` if that fails."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -19,7 +19,7 @@ from websockets.frames import Close
 
 from tapml_rpc.read_ahead import ReadAhead
 from tapml_rpc.transport import Check, EndedError
-from tapml_rpc.websocket import framing
+from tapml_rpc.websocket import frames, framing
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_rpc.websocket.framing import FrameOrder, Mask
 from tapml_targets.errors import ProtocolError
@@ -30,10 +30,7 @@ _POLL_MILLISECONDS: Final = 50
 
 
 class Incoming(ReadAhead):
-    """The receiving half of a connection, a non-blocking socket with TLS or without.
-
-    `answer` sends a pong with this payload.
-    """
+    """The receiving half of a non-blocking socket, TLS or not; `answer` sends a pong."""
 
     def __init__(self, connection: socket.socket, answer: Callable[[bytes], None]) -> None:
         super().__init__(connection, _AHEAD_BYTES)
@@ -46,11 +43,7 @@ class Incoming(ReadAhead):
         self._final = False
 
     def next(self) -> memoryview | None:
-        """The next message; None if it is incomplete. The next call reuses its memory.
-
-        Raises EndedError if the connection is gone, ProtocolError for anything but a binary message
-        within bounds.
-        """
+        """The next message, in memory that the next call reuses; None if incomplete."""
         while True:
             if not self._missing and not self._open_frame():
                 return None
@@ -135,14 +128,17 @@ PIECE_BYTES: Final = 256 << 10
 # again.
 _MASK_BYTES: Final = 32 << 10
 _NORMAL_CLOSURE: Final = 1000
+_CLOSE_SECONDS: Final = 0.2
 
 
 class Stream:
-    """Messages over a socket from :func:`tapml_rpc.websocket.handshake.open_socket`, which it owns.
+    """A :class:`tapml_rpc.transport.DataConnection` over an upgraded socket, which it owns.
 
     `torn` says whether an exception such as Ctrl-C may have left a frame half sent or half counted;
     then nothing more can be sent or received.
     """
+
+    memory_is_reused = True
 
     def __init__(self, connection: socket.socket) -> None:
         self.torn = False
@@ -157,15 +153,13 @@ class Stream:
         return self._socket.fileno()
 
     def send(
-        self, head: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
+        self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
-        """Send `head` and `chunk` as one binary message.
+        """Send a message, whose chunk may change as soon as this returns.
 
-        Raises EndedError if the connection is gone.
-
-        `check` is called now and then while the peer takes nothing; what it raises ends the wait
-        within the message, and with it the connection.
+        What `check` raises ends the wait within the message, and with it the connection.
         """
+        head = frames.head(packed, len(chunk))
         self.torn = True
         if len(head) + len(chunk) <= PIECE_BYTES:
             body = b"".join((head, chunk)) if chunk else head
@@ -178,12 +172,8 @@ class Stream:
                 self._send_frame(opcode, piece, check, final=number == len(pieces))
         self.torn = False
 
-    def receive(self, wait_milliseconds: int) -> memoryview | None:
-        """The next message; None if it is not complete in time. The next call reuses its memory.
-
-        Raises EndedError if the connection is gone, ProtocolError for anything but a binary message
-        within bounds.
-        """
+    def receive(self, wait_milliseconds: int) -> tuple[memoryview, memoryview] | None:
+        """The next message's header and chunk; None if it is not complete in time."""
         self.torn = True
         while (message := self._incoming.next()) is None:
             # Everything received is counted: an interrupt here does no harm.
@@ -191,15 +181,13 @@ class Stream:
             if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
                 return None
             self.torn = True
+        parts = frames.split(message)
         self.torn = False
-        return message
+        return parts
 
-    def close(self, seconds: float = 0.2) -> None:
-        """Send a goodbye if the peer takes it in time, and close.
-
-        Never raises, never waits longer.
-        """
-        deadline = time.monotonic() + seconds
+    def close(self, packed: bytes = b"") -> None:
+        """Close, with a WebSocket's goodbye if the peer takes it: control says that of `packed`."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
 
         def check() -> None:
             if time.monotonic() > deadline:

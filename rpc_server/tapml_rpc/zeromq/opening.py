@@ -14,7 +14,13 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.link import Held, Link, held, token_of
-from tapml_rpc.relay.route import connect_socket, data_address_beside, is_relayed, open_stream
+from tapml_rpc.relay.tunnel import (
+    connect_socket,
+    data_address_beside,
+    is_relayed,
+    open_stream,
+    without_secret,
+)
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
 from tapml_rpc.transport import Check, Unanswered
@@ -115,29 +121,24 @@ class DealerData:
 def open_encrypted(
     context: zmq.Context[Socket], address: str, curve: ClientCurve, timeout: float
 ) -> tuple[DealerData, Socket, Socket]:
-    """Connect to a data address with keys, within `timeout` seconds: connection, socket, monitor.
-
-    Raises SetupError if nothing answers there, or the keys do not match.
-    """
+    """Connect to a data address with keys: connection, socket, monitor. Raises SetupError."""
     dealer, monitor = connect_dealer(context, address, curve, once=True)
-    handshakes = HandshakeWatch(monitor, address, curve)
+    shown = without_secret(address)
+    handshakes = HandshakeWatch(monitor, shown, curve)
     deadline = time.monotonic() + timeout
     # It takes messages once its handshake has finished.
     while not dealer.poll(_POLL_MILLISECONDS, zmq.POLLOUT):
         handshakes.check()
         if time.monotonic() > deadline:
             raise handshakes.hint or SetupError(
-                f"the server's data address {address} cannot be reached within {timeout:g} s; "
+                f"the server's data address {shown} cannot be reached within {timeout:g} s; "
                 f"{_BOTH_OPEN}"
             )
     return DealerData(dealer), dealer, monitor
 
 
 def open_plain(address: str, timeout: float, place: Place) -> Stream:
-    """Connect to a plain data address within `timeout` seconds, through a relay if it names one.
-
-    Chunks go to the memory of `place`. Raises SetupError if nothing there speaks ZMTP.
-    """
+    """Connect to a plain data address, or through a relay. Raises SetupError if that fails."""
     deadline = time.monotonic() + timeout
     return Stream(_connected(address, timeout), deadline, place)
 
@@ -248,6 +249,7 @@ def open_zeromq(
     takes no more sessions, or the keys do not match; ProtocolError if it refuses, e.g. because of
     its version.
     """
+    shown = without_secret(address)
     context: zmq.Context[Socket] = zmq.Context()
     data: Stream | DealerData | None = None
     try:
@@ -255,12 +257,12 @@ def open_zeromq(
         sockets = [control, *monitors]
         packed = greet(
             control,
-            HandshakeWatch(monitors[0], address, curve),
-            address,
+            HandshakeWatch(monitors[0], shown, curve),
+            shown,
             wire.pack(hello(kernel_deadline, token_of(lease))),
             timeout=timeout,
         )
-        welcome = Welcome.from_wire(packed, address)
+        welcome = Welcome.from_wire(packed, shown)
         unanswered = Unanswered()
         data_address = _same_host(welcome.data_address, address)
         if curve is None:
@@ -275,7 +277,7 @@ def open_zeromq(
             return ZeroMQWatch(control, monitors, welcome.token, describe, beat=beat)
 
         link = Link(
-            address,
+            shown,
             welcome,
             data,
             unanswered,
@@ -300,10 +302,7 @@ def greet(
     *,
     timeout: float,
 ) -> bytes:
-    """Send a hello on a control socket and wait for the answer; raises TapmlError if none comes.
-
-    `handshakes` raises once an answer can no longer come.
-    """
+    """Send a hello and wait for its answer; raises TapmlError if none comes."""
     sent = False
     deadline = time.monotonic() + timeout
     # libzmq may have given the connection up by now: a send that blocks would do so for ever.
@@ -323,11 +322,7 @@ def greet(
 
 
 def _end(context: zmq.Context[Socket], sockets: list[Socket]) -> None:
-    """End what a session leaves that was lost and not closed.
-
-    The garbage collector ends things in any order, and a context that ends first waits for its
-    sockets.
-    """
+    """End a lost session's sockets first: a context that ends first waits for them."""
     for each in sockets:
         each.close(linger=0)
     context.destroy(linger=0)

@@ -88,10 +88,7 @@ def bind_router(
 
 
 def take(socket: Socket, *, wait: bool = False) -> list[Any] | None:
-    """Take one message off a ROUTER, the sender's identity first; None if there is none.
-
-    `wait`: wait for one as long as the socket's options allow.
-    """
+    """Take a message off a ROUTER, the sender's identity first, waited for; None for none."""
     try:
         frames: list[Any] = [socket.recv(0 if wait else zmq.NOBLOCK, copy=False)]
     except zmq.Again:
@@ -103,10 +100,7 @@ def take(socket: Socket, *, wait: bool = False) -> list[Any] | None:
 
 
 def split(frames: list[Any]) -> tuple[zmq.Frame, bytes, memoryview]:
-    """The identity, the header and the chunk of a message.
-
-    Raises ProtocolError for other frames.
-    """
+    """The identity, the header and the chunk of a message; raises ProtocolError for others."""
     if not 2 <= len(frames) <= 3:
         raise ProtocolError("a message is a header and at most a chunk")
     return frames[0], frames[1], frames[2].buffer if len(frames) == 3 else _NO_CHUNK
@@ -233,10 +227,7 @@ class ZmqChannel:
 
 
 class RouterEnd:
-    """A client on a ROUTER socket of libzmq, identified by its routing `key`.
-
-    `frame` is the first of one of its messages, if one has come.
-    """
+    """A client on a ROUTER: its routing `key`, and the first `frame` of a message of its."""
 
     def __init__(self, data: Socket, key: bytes, frame: zmq.Frame | None = None) -> None:
         self.key = key

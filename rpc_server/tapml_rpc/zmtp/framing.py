@@ -59,12 +59,7 @@ def message_parts(
 
 
 def parse_head(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int, int]:
-    """The flags, body bytes and head bytes of the frame at `start`.
-
-    0 head bytes if it is incomplete.
-
-    Raises ProtocolError if reserved bits are set, or a command is split.
-    """
+    """Flags, body bytes and head bytes (0: incomplete) of a frame; raises ProtocolError."""
     if end - start < 2:
         return 0, 0, 0
     flags = data[start]
@@ -103,37 +98,23 @@ def ready(socket_type: bytes) -> bytes:
     )
 
 
-def check_ready(body: bytes, socket_type: bytes) -> bytes:
-    """The routing id, empty for none, in a peer's ready command; it proves nothing.
-
-    `socket_type` is ours. Raises ProtocolError for another command, a malformed one, or a socket
-    type that does not go with ours.
-    """
+def check_ready(body: bytes, socket_type: bytes) -> None:
+    """Check a peer's ready command; `socket_type` is ours. Raises ProtocolError."""
     name, data = parse_command(body)
     if name == b"ERROR":
         raise ProtocolError(f"the peer ends the handshake: {data[1:200].decode(errors='replace')}")
     if name != b"READY":
         raise ProtocolError(f"the command {name[:20]!r} in a handshake, expected READY")
-    properties = _properties(data)
-    found = properties.get(b"socket-type", b"")
+    found = _properties(data).get(b"socket-type", b"")
     if found not in _PARTNERS[socket_type]:
         raise ProtocolError(
             f"the peer is a {found[:20].decode(errors='replace') or 'nameless'} socket, expected "
             + " or ".join(each.decode() for each in _PARTNERS[socket_type])
         )
-    return properties.get(b"identity", b"")
-
-
-def ping() -> bytes:
-    """A PING; its time to live of 0 says that we need not be pinged in turn."""
-    return command(b"PING", bytes(2))
 
 
 def pong(ping: bytes) -> bytes:
-    """The answer to a PING with this data: its time to live, then a context to send back.
-
-    Raises ProtocolError if it is malformed.
-    """
+    """The answer to a PING with this data, which begins with its time to live."""
     if not 2 <= len(ping) <= 2 + _MAX_CONTEXT_BYTES:
         raise ProtocolError(f"a ZMTP PING of {len(ping)} bytes")
     return command(b"PONG", ping[2:])

@@ -58,20 +58,13 @@ class Stream:
 
     @property
     def torn(self) -> bool:
-        """Whether an exception such as Ctrl-C may have left a frame half sent or half counted.
-
-        Then nothing more can be sent or received.
-        """
+        """Whether an exception such as Ctrl-C may have left a frame half sent or counted."""
         return self._half_sent or self._half_received
 
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
-        """Send one message; raises EndedError if the connection is gone.
-
-        `check` is called now and then while the peer takes nothing; what it raises ends the wait
-        within the message, and with it the connection.
-        """
+        """Send one message; see :class:`tapml_rpc.transport.DataConnection`."""
         if not len(chunk):
             self._send([framing.frame_head(len(packed)) + packed], check)
             return
@@ -79,11 +72,7 @@ class Stream:
         self._send([b"".join((head, packed, framing.frame_head(len(chunk)))), chunk], check)
 
     def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
-        """The next message's header and chunk; None if it is not complete in time.
-
-        Raises EndedError if the connection is gone, ProtocolError for a message that is out of
-        bounds.
-        """
+        """The next message's header and chunk; None if it is not complete in time."""
         self._half_received = True
         while (message := self._incoming.next()) is None:
             # Everything received is counted: an interrupt here does no harm.

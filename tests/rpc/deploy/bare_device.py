@@ -23,7 +23,6 @@ NEEDED: Final = (
     "tapml_rpc.device.interpreter",
     "tapml_rpc.device.libraries",
     "tapml_rpc.options",
-    "tapml_rpc.device.piece_memory",
     "tapml_rpc.session",
     "tapml_rpc.supervisor.hub",
     "tapml_rpc.supervisor.relay",

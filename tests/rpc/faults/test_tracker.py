@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pytest
 
-from scripts.soak_runtime import served
-from tapml_rpc.client import connect
+from scripts.soak_runtime import SERVE_OPTIONS
+from scripts.wire_fuzz.bindings import address_of
+from scripts.wire_fuzz.server import ServerUnderTest
+from tapml_rpc.client import Session, connect
 from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
@@ -20,8 +23,6 @@ from tests.rpc.faults.ground import (
     BINDINGS,
     PATIENCE_SECONDS,
     ClientProcess,
-    Served,
-    nothing_left,
     operator_test,
     wait_for,
 )
@@ -30,7 +31,7 @@ from tests.rpc.tracker.trackers import TrackerProcess, kept_addresses
 NAME = "lent"
 HOLDER = """
 from tapml_rpc.tracker.request import request_device
-lease = request_device(sys.argv[2], name="lent", exclusive=False, timeout=60)
+lease = request_device(sys.argv[2], name="lent", timeout=60)
 held = connect(address, lease=lease.token, timeout=60)
 kept = held.allocate(8 << 20)
 held.fence()
@@ -45,18 +46,22 @@ class Lent:
     """A real device that a tracker lends, and the tracker, which may be replaced."""
 
     tracker: TrackerProcess
-    device: Served
+    server: ServerUnderTest
 
     def lease(self, lost: list[TapmlError] | None = None) -> Lease:
-        """Ask for it; shared, because the bookkeeper has a session there."""
+        """Ask for it."""
         told = None if lost is None else lost.append
         return request_device(
-            self.tracker.address,
-            name=NAME,
-            exclusive=False,
-            timeout=PATIENCE_SECONDS,
-            on_lost=told,
+            self.tracker.address, name=NAME, timeout=PATIENCE_SECONDS, on_lost=told
         )
+
+    def address(self, binding: str) -> str:
+        """Where the device listens in this binding."""
+        return address_of(binding, self.server.line)
+
+    def connect(self, binding: str, lease: Lease | str) -> Session:
+        """A session under a lease."""
+        return connect(self.address(binding), timeout=PATIENCE_SECONDS, lease=lease)
 
     def registered(self) -> bool:
         """Whether the tracker has it, and lends it to nobody."""
@@ -66,14 +71,37 @@ class Lent:
             return False
         return [(each.name, each.leases) for each in known] == [(NAME, ())]
 
+    @contextmanager
+    def nothing_left(self) -> Iterator[None]:
+        """What the server has after the block is what it had before: a worker that waits."""
+        before = self._at_rest()
+        yield
+        assert self._at_rest() == before
+
+    def _at_rest(self) -> tuple[int, int]:
+        """Processes and descriptors, once they stay: the worker that waits has begun."""
+        found = [(0, 0)]
+
+        def rests() -> bool:
+            time.sleep(0.3)
+            weight = self.server.weigh()
+            found.append((weight.processes, weight.descriptors))
+            return found[-1] == found[-2] and weight.processes == 2
+
+        wait_for(rests)
+        return found[-1]
+
 
 @pytest.fixture(scope="module")
 def lent(require_device: RequireDevice) -> Iterator[Lent]:
     require_device("opencl")
     tracker = TrackerProcess(*kept_addresses())
-    with served("opencl:0", "--tracker", tracker.address, "--name", NAME) as (server, books):
-        lent = Lent(tracker, Served(server, books))
+    options = (*SERVE_OPTIONS["websocket"], "--tracker", tracker.address, "--name", NAME)
+    with ServerUnderTest("opencl:0", *options) as server:
+        lent = Lent(tracker, server)
         wait_for(lent.registered)
+        with lent.lease() as lease, lent.connect("zmq", lease) as session:
+            operator_test(session)
         yield lent
         with lent.tracker:
             pass
@@ -83,25 +111,22 @@ def lent(require_device: RequireDevice) -> Iterator[Lent]:
 def test_a_tracker_that_is_gone_ends_its_leases_on_both_sides_and_gets_the_device_back(
     lent: Lent, how: str
 ) -> None:
-    with nothing_left(lent.device.books):
+    with lent.nothing_left():
         with ExitStack() as stack:
             lost: list[TapmlError] = []
-            leases = [stack.enter_context(lent.lease(lost)) for _ in BINDINGS]
-            sessions = [
-                stack.enter_context(lent.device.connect(binding, lease=lease))
-                for binding, lease in zip(BINDINGS, leases, strict=True)
-            ]
+            lease = stack.enter_context(lent.lease(lost))
+            sessions = [stack.enter_context(lent.connect(binding, lease)) for binding in BINDINGS]
             for session in sessions:
                 operator_test(session)
             if how == "killed":
                 lent.tracker.kill()
             else:
                 lent.tracker.process.send_signal(signal.SIGSTOP)
-            # The holders hear it of their leases, and the sessions from the device.
-            wait_for(lambda: len(lost) == len(leases))
-            for lease, session in zip(leases, sessions, strict=True):
-                with pytest.raises(DeviceLostError):
-                    lease.check()
+            # The holder hears it of the lease, and the sessions from the device.
+            wait_for(lambda: len(lost) == 1)
+            with pytest.raises(DeviceLostError):
+                lease.check()
+            for session in sessions:
                 with pytest.raises(DeviceLostError, match="over: the tracker at"):
                     while True:
                         operator_test(session)
@@ -113,7 +138,7 @@ def test_a_tracker_that_is_gone_ends_its_leases_on_both_sides_and_gets_the_devic
         wait_for(lent.registered)
         with lent.lease() as lease:
             for binding in BINDINGS:
-                with lent.device.connect(binding, lease=lease.token) as session:
+                with lent.connect(binding, lease.token) as session:
                     operator_test(session)
         wait_for(lent.registered)
 
@@ -121,13 +146,12 @@ def test_a_tracker_that_is_gone_ends_its_leases_on_both_sides_and_gets_the_devic
 def test_a_client_that_vanishes_with_a_lease_leaves_neither_lease_nor_memory(
     lent: Lent, binding: str
 ) -> None:
-    address = lent.device.address(binding)
+    address = lent.address(binding)
     with (
-        nothing_left(lent.device.books),
+        lent.nothing_left(),
         ClientProcess(address, HOLDER, lent.tracker.address) as client,
     ):
         assert client.line() == "holds"
-        wait_for(lambda: lent.device.books.pong()["device_bytes"] >= 8 << 20)
         client.process.kill()
     wait_for(lent.registered)
     with pytest.raises(SetupError), connect(address, lease="nobody's", timeout=PATIENCE_SECONDS):

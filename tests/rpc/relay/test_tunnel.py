@@ -11,8 +11,14 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tapml_rpc.relay.route import RelayAddress, data_address_beside, open_stream, parse
-from tapml_rpc.relay.tunnel import open_tunnel, ticket
+from tapml_rpc.relay.tunnel import (
+    RelayAddress,
+    data_address_beside,
+    open_stream,
+    open_tunnel,
+    parse,
+    ticket,
+)
 from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
 from tapml_rpc.websocket.server import MAX_UPGRADES
 from tapml_targets.errors import InputError, SetupError

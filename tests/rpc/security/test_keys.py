@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tapml_rpc.security.keys import (
     KeyPair,
     PublicKey,
+    _parse,
     encode_key,
     is_key,
     make_pair,
-    parse_keys,
     read_pair,
     read_public,
     write_pair,
@@ -181,15 +181,15 @@ def test_a_damaged_file_is_refused_or_says_the_same_kind_of_thing(
 ) -> None:
     damaged = text[:start] + added + text[start + removed :]
     try:
-        keys = parse_keys(damaged, "file")
+        keys = _parse(damaged, "file")
     except InputError as error:
         # What a secret file holds must not get into a log by way of an error.
         assert "D:)Q[" not in str(error)
     else:
-        assert is_key(keys.public)
+        assert is_key(keys["public"])
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(InputError):
-        parse_keys(text, "file")
+        _parse(text, "file")

@@ -18,15 +18,16 @@ from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.websocket.admission import LeaseGuard, OneToken
+from tapml_rpc.websocket.admission import LeaseGuard
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError
 from tapml_targets.limits import Limits
+from tests.rpc.websocket.one_token import OneToken
 
 # Nothing here waits for a worker to open it.
 DEVICE = DeviceDescription("opencl", 0, "none", "none", "cpu", "0", Limits())
-ADA = HeldLease("1", "ada's token", exclusive=False, identity="ada", label="ada@blobs")
-BOB = HeldLease("2", "bob's token", exclusive=False, identity="bob", label="bob@blobs")
+ADA = HeldLease("1", "ada's token", identity="ada", label="ada@blobs")
+BOB = HeldLease("2", "bob's token", identity="bob", label="bob@blobs")
 HELLO: wire.Header = {"type": "hello", "versions": [wire.VERSION], "download_window": 1 << 20}
 
 
@@ -77,7 +78,7 @@ def test_a_lease_that_ends_before_the_hello_opens_nothing(hub: Hub, presented: s
     hub.take_back(ADA.id)
     with pytest.raises(SetupError, match=r"names no lease|is over"):
         hub.hello(HELLO | {"lease": presented}, Told(), identity)
-    hub.lend(HeldLease("3", "cyd's token", exclusive=True, identity="cyd", label="cyd@blobs"))
+    hub.lend(HeldLease("3", "cyd's token", identity="cyd", label="cyd@blobs"))
 
 
 def test_a_lease_is_not_lent_on_to_another_holders_connection(hub: Hub) -> None:
@@ -90,7 +91,7 @@ def test_a_lease_is_not_lent_on_to_another_holders_connection(hub: Hub) -> None:
 def test_a_lease_can_be_joined_only_by_the_key_that_holds_it(hub: Hub) -> None:
     own, other = make_pair("own").public, make_pair("other").public
     hello = HELLO | {"lease": "a token"}
-    hub.lend(HeldLease("1", "a token", exclusive=True, identity=own, label="ada@blobs"))
+    hub.lend(HeldLease("1", "a token", identity=own, label="ada@blobs"))
     with pytest.raises(SetupError, match="belongs to another key"):
         hub.hello(hello, Told(), other)
     relay, _ = hub.hello(hello, Told(), own)
@@ -103,7 +104,7 @@ def test_identities_of_different_kinds_are_not_compared(
 ) -> None:
     key = make_pair("own").public
     holder, comes_as = (key if each == "key" else each for each in (holder, comes_as))
-    hub.lend(HeldLease("1", "a token", exclusive=True, identity=holder, label="ada@blobs"))
+    hub.lend(HeldLease("1", "a token", identity=holder, label="ada@blobs"))
     relay, _ = hub.hello(HELLO | {"lease": "a token"}, Told(), comes_as)
     assert relay.lease == "1"
 

@@ -17,11 +17,11 @@ from websockets.sync.client import ClientConnection
 
 from tapml_rpc.flow import BUFFER_BYTES
 from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
-from tapml_rpc.websocket.admission import OneToken
 from tapml_rpc.websocket.handshake import open_socket
 from tapml_rpc.websocket.server import MAX_UPGRADES
 from tests.rpc.tracker.doors import RunningDoor
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, wait_for
+from tests.rpc.websocket.one_token import OneToken
 
 TOKEN = "right"
 

@@ -112,7 +112,7 @@ def test_a_free_device_is_granted_at_once_and_its_own_end_knows_the_holder_first
     assert office.granted("ada") == "pixel"
     told, granted = office.sent["device-pixel"][-1], office.last("ada")
     assert (told["lease"], told["token"]) == (granted["lease"], granted["token"])
-    assert told["label"] == "ada" and told["exclusive"] is True
+    assert told["label"] == "ada"
 
 
 def test_requests_are_met_in_their_order_and_told_as_they_move_up(office: Office) -> None:
@@ -134,23 +134,6 @@ def test_a_position_counts_those_alone_who_want_the_same_devices(office: Office)
         office.request(who, wanted={"name": "pixel"})
         office.request(f"{who}-board", wanted={"kind": "webgpu"})
     assert office.positions("bob") == [1] and office.positions("bob-board") == [1]
-
-
-def test_shared_leases_stand_side_by_side_until_somebody_wants_the_device_alone(
-    office: Office,
-) -> None:
-    office.register("pixel")
-    office.request("ada", exclusive=False)
-    office.request("bob", exclusive=False)
-    assert office.granted("ada") == office.granted("bob") == "pixel"
-    office.request("cyd")
-    office.request("dan", exclusive=False)
-    assert (office.granted("cyd"), office.granted("dan")) == ("", "")
-    office.release("ada")
-    office.release("bob")
-    assert (office.granted("cyd"), office.granted("dan")) == ("pixel", "")
-    office.release("cyd")
-    assert office.granted("dan") == "pixel"
 
 
 def test_the_device_with_less_to_do_is_chosen(office: Office) -> None:

@@ -85,6 +85,8 @@ def test_a_lease_that_is_over_ends_the_session_and_lets_nobody_in_again(
     lease = request_device(lent.address, name="served", timeout=60)
     with connect(lease.address, lease=lease) as session:
         session.fence()
+        # What is printed and reported is nobody's way in.
+        assert lease.token not in repr(session)
         lease.release()
         with pytest.raises(DeviceLostError, match="the lease on 'served' was given back"):
             for _ in range(6000):

@@ -10,7 +10,6 @@ from tapml_rpc.tracker import request as asking
 from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.request import (
     QueuePlace,
-    is_tracker_spec,
     parse_spec,
     request_device,
     resolve,
@@ -42,7 +41,6 @@ from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registere
     ],
 )
 def test_a_spec_says_name_or_needs(text: str, asked: dict[str, Any]) -> None:
-    assert is_tracker_spec(text)
     assert parse_spec(text) == asked
 
 
@@ -65,10 +63,6 @@ def test_a_spec_says_name_or_needs(text: str, asked: dict[str, Any]) -> None:
 def test_a_spec_that_asks_for_nothing_known_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_spec(text)
-
-
-def test_an_ordinary_device_is_no_trackers() -> None:
-    assert not is_tracker_spec("opencl:0") and not is_tracker_spec("trackers")
 
 
 def test_the_address_is_the_given_one_or_the_environments() -> None:

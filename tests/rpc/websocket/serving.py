@@ -13,9 +13,10 @@ from pathlib import Path
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
-from tapml_rpc.supervisor.websocket_front import STALL_SECONDS, serve_websocket
+from tapml_rpc.supervisor.websocket_front import STALL_SECONDS, WebSocketFront
 from tapml_targets.ranking import find_device
 from tests.rpc.announced import AnnouncedProcess
+from tests.rpc.websocket.one_token import OneToken
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,11 +37,11 @@ def main() -> None:
     if arguments.pem:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(arguments.pem)
-    front = serve_websocket(
+    front = WebSocketFront(
         hub,
         "127.0.0.1",
         0,
-        token=arguments.token,
+        tokens=OneToken(arguments.token) if arguments.token else None,
         ssl_context=context,
         stall_seconds=arguments.stall,
     )

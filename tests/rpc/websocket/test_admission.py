@@ -16,10 +16,11 @@ from websockets.sync.client import ClientConnection
 
 from tapml_rpc.security.standing import FAILURES
 from tapml_rpc.security.token import TokenBook
-from tapml_rpc.supervisor.websocket_front import WebSocketFront, serve_websocket
+from tapml_rpc.supervisor.websocket_front import WebSocketFront
 from tapml_rpc.websocket.opening import open_websocket
 from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import SetupError
+from tests.rpc.websocket.one_token import OneToken
 from tests.rpc.websocket.peers import WebSocketPeer, open_connection
 from tests.rpc.websocket.serving import WebSocketServer
 
@@ -30,14 +31,16 @@ NO_HUB: Any = SimpleNamespace(bounds=Bounds())
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[WebSocketFront]:
-    front = serve_websocket(NO_HUB, "127.0.0.1", 0, token=TOKEN, origins=["https://lab.example"])
+    front = WebSocketFront(
+        NO_HUB, "127.0.0.1", 0, tokens=OneToken(TOKEN), origins=["https://lab.example"]
+    )
     yield front
     front.close()
 
 
 @pytest.fixture(scope="module")
 def open_front() -> Iterator[WebSocketFront]:
-    front = serve_websocket(NO_HUB, "127.0.0.1", 0)
+    front = WebSocketFront(NO_HUB, "127.0.0.1", 0)
     yield front
     front.close()
 
@@ -80,7 +83,7 @@ def test_the_token_comes_as_a_header_or_a_subprotocol(
 
 def test_a_token_for_one_session_opens_one() -> None:
     book = TokenBook()
-    front = serve_websocket(NO_HUB, "127.0.0.1", 0, tokens=book)
+    front = WebSocketFront(NO_HUB, "127.0.0.1", 0, tokens=book)
     token = book.issue("once", once=True)
     open_connection(front.address + "/control", token).close()
     open_connection(front.address + "/data", token).close()
@@ -130,12 +133,6 @@ def test_a_token_is_never_repeated(guarded: WebSocketFront) -> None:
     assert TOKEN not in body
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "device.example"])
-def test_off_loopback_a_server_needs_a_token(host: str) -> None:
-    with pytest.raises(SetupError, match="without a token only loopback is safe"):
-        serve_websocket(NO_HUB, host, 0)
-
-
 class SlowGuard:
     """Admits everybody, and nobody before it is told to."""
 
@@ -150,7 +147,7 @@ class SlowGuard:
 def test_connections_are_counted_before_they_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tapml_rpc.supervisor.websocket_front.MOST_CONNECTIONS", 2)
     guard = SlowGuard()
-    front = serve_websocket(NO_HUB, "127.0.0.1", 0, tokens=guard)
+    front = WebSocketFront(NO_HUB, "127.0.0.1", 0, tokens=guard)
     place = urlsplit(front.address)
     request = (
         f"GET /data HTTP/1.1\r\nHost: {place.netloc}\r\nUpgrade: websocket\r\n"
@@ -193,7 +190,7 @@ def test_connections_are_counted_before_they_are_admitted(monkeypatch: pytest.Mo
 def test_a_port_that_is_taken_is_named(open_front: WebSocketFront) -> None:
     port = int(open_front.address.rpartition(":")[2])
     with pytest.raises(SetupError, match=f"cannot listen on 127.0.0.1 port {port}"):
-        serve_websocket(NO_HUB, "127.0.0.1", port)
+        WebSocketFront(NO_HUB, "127.0.0.1", port)
 
 
 def test_an_old_version_is_told_which_one_is_spoken(server: WebSocketServer) -> None:

@@ -28,7 +28,7 @@ SERVER = """
 import json
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.websocket_front import serve_websocket
+from tapml_rpc.supervisor.websocket_front import WebSocketFront
 import tapml_rpc.supervisor.worker
 """
 

@@ -11,7 +11,6 @@ import pytest
 from websockets.frames import Close, Frame, Opcode
 
 from tapml_rpc.flow import Forwarder
-from tapml_rpc.scattered import Chunk, in_one_piece
 from tapml_rpc.websocket.connection import ServerConnection
 
 MOST_BYTES = 1 << 20
@@ -38,8 +37,8 @@ class Served:
             most_unsent=4 * MOST_BYTES + (4 << 10),
         )
 
-    def _hear(self, message: Chunk | None) -> None:
-        self.heard.append(None if message is None else bytes(in_one_piece(message)))
+    def _hear(self, message: memoryview | None) -> None:
+        self.heard.append(None if message is None else bytes(message))
 
     def step(self, times: int = 1) -> None:
         for _ in range(times):

@@ -16,7 +16,8 @@ from websockets.exceptions import ConnectionClosed
 from tapml_rpc.link import Link
 from tapml_rpc.session import Session
 from tapml_rpc.websocket import frames
-from tapml_rpc.websocket.opening import WebSocketData, open_websocket
+from tapml_rpc.websocket.opening import open_websocket
+from tapml_rpc.websocket.stream import Stream
 from tapml_targets.errors import DeviceLostError, InputError
 from tests.conftest import RequireDevice
 from tests.rpc.websocket.peers import WebSocketPeer, open_connection, receive
@@ -30,9 +31,9 @@ def test_a_connection_cut_in_the_middle_of_an_upload_ends_that_session_alone(
 ) -> None:
     with Session(open_websocket(server.address, timeout=60)) as other:
         link = other._link
-        assert isinstance(link, Link) and isinstance(link._data, WebSocketData)
+        assert isinstance(link, Link) and isinstance(link._data, Stream)
         link.send([["allocate", 1, 2 << 20], ["write", 1, 0, 2 << 20, 0]], bytes(2 << 20))
-        connection = link._data._stream._socket
+        connection = link._data._socket
         # The first half of a message, and no more.
         connection.setblocking(True)
         connection.sendall(b"\x82\xff" + (2 << 20).to_bytes(8, "big") + bytes(4) + bytes(1 << 20))

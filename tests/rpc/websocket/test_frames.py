@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tapml_rpc import wire
-from tapml_rpc.scattered import Scattered, in_one_piece
 from tapml_rpc.websocket import frames
 from tapml_targets.errors import ProtocolError
 from tests.rpc.test_golden import from_json
@@ -29,23 +26,6 @@ chunks = st.binary(max_size=100)
 def test_what_is_joined_is_what_is_split(packed: bytes, chunk: bytes) -> None:
     found, rest = frames.split(frames.join(packed, chunk))
     assert (bytes(found), bytes(rest)) == (packed, chunk)
-
-
-@given(
-    st.builds(frames.join, packed_headers, chunks) | st.binary(min_size=1, max_size=100),
-    st.lists(st.integers(0, 200), min_size=1, max_size=4),
-)
-def test_a_message_in_pieces_is_taken_as_one_in_one_piece(message: bytes, cuts: list[int]) -> None:
-    ends = [0, *sorted(min(cut, len(message)) for cut in cuts), len(message)]
-    pieces = [memoryview(message)[start:end] for start, end in pairwise(ends)]
-    try:
-        expected = tuple(map(bytes, frames.split(message)))
-    except ProtocolError as error:
-        with pytest.raises(ProtocolError, match=re.escape(str(error))):
-            frames.split_scattered(Scattered(pieces))
-        return
-    packed, chunk = frames.split_scattered(Scattered(pieces))
-    assert (bytes(packed), bytes(in_one_piece(chunk))) == expected
 
 
 @given(packed_headers, chunks.filter(bool))

@@ -8,7 +8,8 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, OneToken, Refusal
+from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Refusal
+from tests.rpc.websocket.one_token import OneToken
 
 PATH = "/tracker"
 

@@ -15,8 +15,10 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from tapml_rpc import wire
+from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
 from tapml_rpc.websocket.stream import PIECE_BYTES, Stream
+from tapml_targets.errors import ProtocolError
 
 PATIENCE_MILLISECONDS = 60_000
 
@@ -62,7 +64,9 @@ def test_messages_arrive_whole_however_they_are_cut(
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     stream = Stream(ours)
-    sent = b"".join(frames_of(message, cuts, pings=pings) for message, cuts in messages)
+    sent = b"".join(
+        frames_of(frames.join(message), cuts, pings=pings) for message, cuts in messages
+    )
     piece = max(piece, len(sent) // 200)
 
     def send() -> None:
@@ -73,7 +77,7 @@ def test_messages_arrive_whole_however_they_are_cut(
     sender.start()
     for message, _ in messages:
         received = stream.receive(PATIENCE_MILLISECONDS)
-        assert received is not None and bytes(received) == message
+        assert received is not None and bytes(received[0]) == message
     sender.join()
     assert stream.receive(0) is None and not stream.torn
     stream.abort()
@@ -91,7 +95,7 @@ def test_what_is_sent_is_one_masked_message(
 
 
 @pytest.mark.parametrize("chunk_bytes", [0, 1, PIECE_BYTES + 1])
-@pytest.mark.parametrize("head_bytes", [*SIZES, 4 + wire.MAX_HEADER_BYTES])
+@pytest.mark.parametrize("head_bytes", [*SIZES, wire.MAX_HEADER_BYTES])
 def test_a_header_of_any_size_is_sent_with_and_without_a_chunk(
     pair: tuple[Stream, socket.socket], head_bytes: int, chunk_bytes: int
 ) -> None:
@@ -118,7 +122,7 @@ def assert_arrives(pair: tuple[Stream, socket.socket], head: bytes, chunk: bytes
             found += bytes(frame.data)
             final = frame.fin
     sender.join()
-    assert found == head + chunk
+    assert found == frames.join(head, chunk)
 
 
 def test_an_interrupt_while_nothing_comes_leaves_the_stream_whole(
@@ -136,9 +140,9 @@ def test_an_interrupt_while_nothing_comes_leaves_the_stream_whole(
         with pytest.raises(KeyboardInterrupt):
             stream.receive(PATIENCE_MILLISECONDS)
     assert not stream.torn
-    theirs.sendall(b"\x02ok")
+    theirs.sendall(b"\x06" + frames.join(b"ok"))
     received = stream.receive(PATIENCE_MILLISECONDS)
-    assert received is not None and bytes(received) == b"ok"
+    assert received is not None and bytes(received[0]) == b"ok"
 
 
 def test_closing_does_not_wait_for_a_peer_that_takes_nothing(
@@ -154,3 +158,21 @@ def test_closing_does_not_wait_for_a_peer_that_takes_nothing(
     assert stream.torn
     stream.close()
     assert stream.fileno() == -1
+
+
+def test_after_a_message_that_is_none_nothing_more_can_be_told_apart(
+    pair: tuple[Stream, socket.socket],
+) -> None:
+    data, server = pair
+    whole = frames.join(wire.pack({"type": "pong"}), b"12345678")
+    server.sendall(bytes([0x82, len(whole)]) + whole)
+    message = data.receive(1000)
+    assert message is not None
+    assert wire.unpack(message[0]) == {"type": "pong"}
+    assert bytes(message[1]) == b"12345678"
+    assert not data.torn
+    # A header longer than the message.
+    server.sendall(b"\x82\x05\xff\x00\x00\x00x")
+    with pytest.raises(ProtocolError):
+        data.receive(1000)
+    assert data.torn
