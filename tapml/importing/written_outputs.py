@@ -76,9 +76,14 @@ def copy_unwritten_outputs(module: Any, kept: Collection[int] = ()) -> Any:
 
 
 def _root(field: Any, made_by: Mapping[Any, Any]) -> Any:
-    """What a view is a view of."""
-    while field in made_by and operation_name(made_by[field]) == _RESHAPE:
-        field = made_by[field].args[0]
+    """What a view is a view of, and another name of it."""
+    while (value := made_by.get(field)) is not None:
+        if operation_name(value) == _RESHAPE:
+            field = value.args[0]
+        elif isinstance(value, tvm.ir.Var):
+            field = value
+        else:
+            break
     return field
 
 
