@@ -11,7 +11,7 @@ import msgspec
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import from_wire
-from tapml_targets.library import Parameter
+from tapml_targets.library import Library, OperatorProgram, Parameter
 from tapml_targets.library_format import pack
 from tapml_targets.limits import Limits
 from tapml_targets.platforms import check_platform, platform_part
@@ -60,6 +60,10 @@ def compile_operator(payload: dict[str, Any]) -> bytes:
         options=tuple((name, value) for name, value in payload["options"]),
         limits=msgspec.convert(payload["limits"], Limits),
     )
+    if all(0 in each.shape for each in source.parameters if each.role != "input"):
+        # Nothing is written: TVM's schedules divide by extents of 0.
+        program = OperatorProgram(source.name, source.parameters, (), (), source.symbols)
+        return pack(Library(target.platform, (), {}, {source.name: program}))
     generator = platform_part(target.platform, "codegen")
     with _named(source.name, target.platform):
         return pack(generator.generate(source, target))

@@ -28,13 +28,13 @@ def import_entry(
 ) -> Entry:
     """Import one entry; its operators and weights are added to the model's tables."""
     description = exported.description
-    lowered = lower(translated.module, description.name)
+    after = {index: name for name, _, index in description.state}
+    lowered = lower(translated.module, description.name, after)
     guide = NamedGuide(exported.origins, translated.names, lowered)
     flattener = flattener_for(description.name, lowered, table, weights, guide)
     flat, outputs = flattener.flatten(
         lowered.main, _tensors(exported, lowered, weights), bounds_of(lowered.main)
     )
-    after = {index: name for name, _, index in description.state}
     entry = with_donations(with_signature(flat, outputs, after, table), table)
     add_torch_forms(exported, entry, table, weights)
     return entry

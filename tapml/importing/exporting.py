@@ -107,6 +107,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
+    _leave_out_assertions(program.graph_module)
     _leave_out_empty(program.graph_module)
     origins = origins_of(program.graph.nodes, description.prefix)
     _refuse_mutations(program, origins, description.name)
@@ -189,6 +190,13 @@ def _fill_empty(module: torch.fx.GraphModule) -> None:
             node.target = torch.ops.aten.full.default
             node.args = (node.args[0], 0)
             node.kwargs = {"dtype": value.dtype, "device": value.device}
+
+
+def _leave_out_assertions(module: torch.fx.GraphModule) -> None:
+    """Ask nothing of values, as the indices of ``one_hot``: a kernel cannot raise."""
+    for node in list(module.graph.nodes):
+        if getattr(node.target, "overloadpacket", None) is torch.ops.aten._assert_async:
+            module.graph.erase_node(node)
 
 
 def _leave_out_empty(module: torch.fx.GraphModule) -> None:

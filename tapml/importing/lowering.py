@@ -9,7 +9,7 @@ their members. Both runs form the same groups in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm.relax import transform
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tapml.importing.empty_tensors import fold_empty_tensors
 from tapml.importing.fuse_producers import fuse_producers
 from tapml.importing.fused_views import operators_to_views, views_to_operators
 from tapml.importing.pow_to_multiply import pow_to_multiply
@@ -26,6 +27,7 @@ from tapml.importing.relax_function import ENTRY, bindings, is_tir_call, with_ma
 from tapml.importing.scans import dispatch_scans
 from tapml.importing.sink_elementwise import sink_reshapes
 from tapml.importing.transposed_products import fuse_transposed_products
+from tapml.importing.written_outputs import copy_unwritten_outputs
 from tapml_targets.errors import UnsupportedOperatorError
 
 _NUMBER = "tapml.number"
@@ -76,8 +78,13 @@ class LoweredEntry:
     contractions: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def lower(module: Any, entry: str) -> LoweredEntry:
+def lower(module: Any, entry: str, state: Collection[int] = ()) -> LoweredEntry:
     """Lower a module whose function ``main`` is the entry.
+
+    Parameters
+    ----------
+    state
+        Which of its results are state.
 
     Raises
     ------
@@ -87,6 +94,7 @@ def lower(module: Any, entry: str) -> LoweredEntry:
     with tvm.target.Target("llvm"):
         try:
             module, variants, contractions = _legalize(module)
+            module = copy_unwritten_outputs(module, state)
             module, views = views_to_operators(module)
             numbered, names = _number_calls(module)
             numbered = _fuse(numbered, views)
@@ -132,6 +140,7 @@ def _legalize(module: Any) -> tuple[Any, dict[str, Any], dict[str, tuple[str, ..
     first: Sequence[Any] = (
         transform.DecomposeOpsForInference(),
         transform.CanonicalizeBindings(),
+        fold_empty_tensors,
         pow_to_multiply,
         sink_reshapes,
         transform.DeadCodeElimination([ENTRY]),

@@ -56,7 +56,8 @@ def import_mlc(model: MlcModel) -> ImportedModel:
     state: dict[str, TensorSpecification] = {}
     for described in entry_modules:
         built = _build(model, described)
-        lowered = lower(built.module, described.name)
+        after = {each.output_index: each.name for each in described.state}
+        lowered = lower(built.module, described.name, after)
         guide = NamedGuide(built.origins, _Names(built.origins), lowered)
         flattener = flattener_for(described.name, lowered, table, weights, guide)
         parameters = list(lowered.main.params)
@@ -72,7 +73,6 @@ def import_mlc(model: MlcModel) -> ImportedModel:
                 name = weights.parameter(own, tensors[own])
                 functions[parameter] = FunctionTensor(name, "weight")
         flat, outputs = flattener.flatten(lowered.main, functions, bounds_of(lowered.main))
-        after = {each.output_index: each.name for each in described.state}
         entry = with_donations(with_signature(flat, outputs, after, table), table)
         entries[described.name] = entry
         for binding in entry.state:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -119,6 +119,13 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
+        self.convert_map["div.Tensor_mode"] = self._rounded_quotient(
+            self.convert_map["div.Tensor_mode"]
+        )
+        for name, logical in _LOGICAL.items():
+            self.convert_map[name] = self._of_predicates(self.convert_map[name], logical)
+        for name in ("eq.Tensor", "ne.Tensor"):
+            self.convert_map[name] = self._equal(self.convert_map[name])
         for name, converter in reductions.converters(self).items():
             self.convert_map.setdefault(name, converter)
         for own in own_operators().values():
@@ -204,6 +211,60 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
+    def _rounded_quotient(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        """TVM's converter takes a number for an int32, and cuts integers off twice."""
+
+        def convert(node: fx.Node) -> Any:
+            operand, divisor, *_ = self.retrieve_args(node)
+            integers = "int" in str(operand.ty.dtype)
+            if isinstance(divisor, float) and integers:
+                return converter(node)
+            if isinstance(divisor, int | float):
+                divisor = relax.const(divisor, operand.ty.dtype)
+            if (node.args[2:] or (node.kwargs.get("rounding_mode"),))[0] == "floor":
+                return self.block_builder.emit(relax.op.floor_divide(operand, divisor))
+            quotient = self.block_builder.emit(relax.op.divide(operand, divisor))
+            return quotient if integers else self.block_builder.emit(relax.op.trunc(quotient))
+
+        return convert
+
+    def _of_predicates(
+        self, converter: Callable[..., Any], logical: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Operations on the bits of predicates, and their products and sums, by what they mean."""
+
+        def convert(node: fx.Node) -> Any:
+            given = self.retrieve_args(node)[:2]
+            kinds = {str(each.ty.dtype) if isinstance(each, relax.Expr) else "" for each in given}
+            if kinds != {"bool"}:
+                return converter(node)
+            return self.block_builder.emit(logical(*given))
+
+        return convert
+
+    def _equal(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+        """Compare predicates as bytes, since TVM's code for processors compares them as floats.
+
+        TVM simplifies ``x == x`` to true, also where x may be NaN.
+        """
+
+        def convert(node: fx.Node) -> Any:
+            first, second = node.args
+            if first is second and "float" in str(self.env[first].ty.dtype):
+                unlike = self.block_builder.emit(relax.op.isnan(self.env[first]))
+                equal = "eq" in str(node.target)
+                return self.block_builder.emit(relax.op.logical_not(unlike)) if equal else unlike
+            kept = {each: self.env[each] for each in node.args if isinstance(each, fx.Node)}
+            for each, value in kept.items():
+                if str(value.ty.dtype) == "bool":
+                    self.env[each] = self.block_builder.emit(relax.op.astype(value, "int8"))
+            try:
+                return converter(node)
+            finally:
+                self.env.update(kept)
+
+        return convert
+
     def _select_from_end(self, converter: Callable[..., Any]) -> Callable[..., Any]:
         """TVM's converter takes a negative index as it is; torch counts it from the end."""
 
@@ -264,11 +325,31 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
                 if isinstance(each, fx.Node) and "int" in str(kept[each].ty.dtype):
                     self.env[each] = self._from_start(kept[each], operand.ty.shape[axis])
             try:
-                return converter(node)
+                axes = [axis for axis, each in enumerate(indices) if each is not None]
+                given = [self.env[each] for each in indices if isinstance(each, fx.Node)]
+                if len(given) in (0, 1, len(indices)) or _are_orthogonal(given):
+                    return converter(node)
+                return self._picked(operand, axes, given)
             finally:
                 self.env.update(kept)
 
         return convert
+
+    def _picked(self, operand: Any, axes: Sequence[int], indices: Sequence[Any]) -> Any:
+        """Elements at `indices` along `axes`, which belong together: TVM's converter combines each.
+
+        As in torch, the indices' own axes come where `axes` were, or first where those were apart.
+        """
+        emit, permute = self.block_builder.emit, relax.op.permute_dims
+        rest = [axis for axis in range(operand.ty.ndim) if axis not in axes]
+        moved = emit(permute(operand, [*axes, *rest]))
+        picked = emit(relax.op.index_tensor(moved, list(indices)))
+        own = picked.ty.ndim - len(rest)
+        before = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+        if not before:
+            return picked
+        order = [*range(own, own + before), *range(own), *range(own + before, picked.ty.ndim)]
+        return emit(permute(picked, order))
 
     def _from_start(self, indices: Any, extent: Any) -> Any:
         """`indices` with `extent` added to the negative ones."""
@@ -291,6 +372,31 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         if renamed:
             symbol = symbol.xreplace(renamed)
         return cast("tuple[str, Any]", super()._process_derived_symbol(symbol, variables))
+
+
+def _differ(first: Any, second: Any) -> Any:
+    return relax.op.not_equal(relax.op.astype(first, "int8"), relax.op.astype(second, "int8"))
+
+
+_LOGICAL: Final[Mapping[str, Callable[..., Any]]] = {
+    "mul.Tensor": relax.op.logical_and,
+    "add.Tensor": relax.op.logical_or,
+    "bitwise_and.Tensor": relax.op.logical_and,
+    "bitwise_or.Tensor": relax.op.logical_or,
+    "bitwise_xor.Tensor": _differ,
+    "logical_xor.default": _differ,
+    "bitwise_not.default": relax.op.logical_not,
+}
+
+
+def _are_orthogonal(indices: Sequence[Any]) -> bool:
+    """Whether each axis of what the indices broadcast to is that of one of them."""
+    longest = max(each.ty.ndim for each in indices)
+    for axis in range(1, longest + 1):
+        extents = [each.ty.shape[-axis] for each in indices if each.ty.ndim >= axis]
+        if sum(not (isinstance(each, tvm.tirx.IntImm) and int(each) == 1) for each in extents) > 1:
+            return False
+    return True
 
 
 class NamingBuilder:

@@ -32,7 +32,8 @@ def test_a_module_is_rooted_and_its_plan_survives_storage(name: str) -> None:
     assert all(each.ratio <= 1 for each in report.compared)
     assert any(each.kind == "output" for each in report.compared)
     for call in imported.plan.entries["main"].calls:
-        assert call.origins, call.site
+        # What is returned as it came is copied by no line of the model.
+        assert call.origins or call.operator == "copy", call.site
     assert unpack(pack(imported.plan)) == imported.plan
 
 

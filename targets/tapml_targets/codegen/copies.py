@@ -7,6 +7,7 @@ small function that copies two words. Its operands are indices, of which 32 bits
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -90,7 +91,8 @@ def _spelt(
         branches = (_spelt(store, each, wide, functions) for each in (chosen, other))
         return tirx.IfThenElse(condition, *branches)
     target, source = wide[store.buffer], wide[value.source]
-    name = f"{_PREFIX}{target}_{source}"
+    # TVM names what a reduction keeps beside its value `NAME.v0`.
+    name = re.sub(r"\W", "_", f"{_PREFIX}{target}_{source}")
     functions[name] = target, source
     return tirx.Evaluate(tirx.call_pure_extern("int32", name, store.indices[0], value.indices[0]))
 

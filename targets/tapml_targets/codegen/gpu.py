@@ -66,7 +66,8 @@ class Scheduler:
         """Compile a function under the wanted schedule.
 
         If dlight's rules fail, exceed the limits, or need a launch that no driver offers, its
-        fallback rule is used alone.
+        fallback rule is used alone. What that leaves as it is, loops that are no blocks, runs on
+        one thread.
 
         Parameters
         ----------
@@ -86,7 +87,10 @@ class Scheduler:
             if self.wanted == "one-thread":
                 return self.build(source, schedule_on_one_thread(function))
             scheduled = lowering.schedule(function, self.target, _rules(general=False))
-            return self.build(source, finish(scheduled))
+            try:
+                return self.build(source, finish(scheduled))
+            except lowering.NoDeviceCodeError:
+                return self.build(source, finish(schedule_on_one_thread(function)))
         except RuntimeError as error:
             raise CompileError(lowering.refusal(error)) from error
 
@@ -96,7 +100,7 @@ class Scheduler:
         try:
             scheduled = lowering.schedule(function, self.target, _rules(general=True))
             library = self.build(source, finish(scheduled))
-        except (RuntimeError, UnofferedLaunchError):
+        except (RuntimeError, UnofferedLaunchError, lowering.NoDeviceCodeError):
             # Some of dlight's rules fail on functions that they have accepted.
             return None
         # dlight's GeneralReduction has its thread count written in; the fallback rule asks.

@@ -18,10 +18,15 @@ from tapml_targets.codegen.remainders import without_multiples
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.store_guards import keep_store_guards
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
+from tapml_targets.codegen.unit_reductions import without_unit_reductions
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError
 
 ENTRY_NAME = "main"
+
+
+class NoDeviceCodeError(CompileError):
+    """A schedule bound nothing to threads."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
     RuntimeError
         If a rule fails on the function.
     """
-    module = tvm.IRModule({ENTRY_NAME: function})
+    module = tvm.IRModule({ENTRY_NAME: without_unit_reductions(function)})
     with target, as_runtime_errors("a rule of dlight fails on the function"):
         scheduled = dlight.ApplyDefaultSchedule(*rules)(module)
     function = without_multiples(scheduled[ENTRY_NAME])
@@ -123,7 +128,7 @@ def lower(
 
     Raises
     ------
-    CompileError
+    NoDeviceCodeError
         If no device code came out: nothing was bound to threads.
     RuntimeError
         If a pass of TVM fails.
@@ -137,7 +142,7 @@ def lower(
         lowered = pipeline(module)
         _, device_modules = split_host_device_mods(lowered)
         if len(device_modules) != 1 or capture.module is None:
-            raise CompileError(
+            raise NoDeviceCodeError(
                 f"expected device code for {target.kind.name}, lowering gave "
                 f"{len(device_modules)} device modules"
             )

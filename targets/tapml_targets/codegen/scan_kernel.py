@@ -10,13 +10,16 @@ from tvm.script import tirx as T
 
 from tapml_targets.codegen.handwritten import WrittenKernel
 
-# Halves are added up in float32.
+# Halves are added up in float32. A device has the types of 64 bits, or not.
 TOTALS: Final = {
     "float32": "float32",
     "float16": "float32",
     "int32": "int32",
     "uint32": "uint32",
+    "int64": "int64",
+    "float64": "float64",
 }
+WIDE: Final = frozenset({"int64", "float64"})
 
 
 def scan_rows(

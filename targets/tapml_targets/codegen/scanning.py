@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import sym, tirx
 
 from tapml_targets.codegen.handwritten import Build, launch, library_of, threads_for
-from tapml_targets.codegen.scan_kernel import TOTALS, scan_rows
+from tapml_targets.codegen.scan_kernel import TOTALS, WIDE, scan_rows
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.errors import CompileError
 from tapml_targets.expression import product
@@ -63,10 +63,11 @@ def scan_library(
     if scan is None:
         return None
     given, scanned = source.parameters
-    if given.dtype != scanned.dtype or given.dtype not in TOTALS:
+    known = [each for each in TOTALS if each not in WIDE or each in limits.features]
+    if given.dtype != scanned.dtype or given.dtype not in known:
         raise CompileError(
             f"a running {scan.what} of {given.dtype} in {scanned.dtype} is not among those that "
-            f"there are kernels for: {', '.join(TOTALS)}; keep the operator on the source"
+            f"there are kernels for: {', '.join(known)}; keep the operator on the source"
         )
     length = given.shape[scan.axis]
     inner = product(given.shape[scan.axis + 1 :])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from tapml.plan.graph_plan import Operator
 from tapml_targets.codegen.source import OperatorSource
@@ -101,6 +101,44 @@ def test_a_function_that_the_schedule_rejects_is_correct_without_it(driver: Driv
     given = np.random.default_rng(1).standard_normal((1, 8, 5, 8), np.float32)
     like = np.zeros((1, 2, 4, 5, 3), np.float32)
     assert_sums_are_repeated(apply(driver, repeated_sum, given, like), given)
+
+
+def product_over_one() -> Operator:
+    """A bias behind a product over one element."""
+    given, bias = te.placeholder((4, 1), "float32", "given"), te.placeholder((4,), name="bias")
+    over = te.reduce_axis((0, 1), "k")
+    made = te.compute((4,), lambda i: te.sum(given[i, over] * 2.0, axis=over), "made")
+    added = te.compute((4,), lambda i: bias[i] + made[i], "added")
+    return operator("biased", te.create_prim_func([given, bias, added]))
+
+
+def test_what_follows_a_sum_over_one_element_is_added_once(driver: Driver) -> None:
+    """TVM inlines it into the first value of the sum as well."""
+    given, bias = np.arange(4, dtype="f4").reshape(4, 1), np.full(4, 10, "f4")
+    library = compiled(product_over_one, driver.description.platform)
+    *_, found = run(driver, library, "biased", [given, bias, np.zeros(4, "f4")])
+    np.testing.assert_array_equal(found, given[:, 0] * 2 + 10)
+
+
+def scattered() -> Operator:
+    """Loops that are no blocks, for which dlight has no schedule."""
+    shapes = {"given": (5, 4), "places": (2, 4), "values": (2, 4)}
+    given, places, values = (
+        te.placeholder(shape, "int32" if name == "places" else "float32", name)
+        for name, shape in shapes.items()
+    )
+    made = topi.scatter_elements(given, places, values, 0)
+    return operator("scattered", te.create_prim_func([given, places, values, made]))
+
+
+def test_loops_without_a_schedule_run_on_one_thread(driver: Driver) -> None:
+    given, values = np.arange(20, dtype="f4").reshape(5, 4), np.full((2, 4), -1, "f4")
+    places = np.array([[0, 1, 2, 3], [4, 4, 0, 0]], "i4")
+    library = compiled(scattered, driver.description.platform)
+    *_, found = run(driver, library, "scattered", [given, places, values, np.zeros_like(given)])
+    expected = given.copy()
+    np.put_along_axis(expected, places.astype(int), values, 0)
+    np.testing.assert_array_equal(found, expected)
 
 
 @cache

@@ -21,6 +21,8 @@ _CALLED_OPERATORS: Final = {
     "shift_left": "<<", "shift_right": ">>", "bitwise_and": "&", "bitwise_or": "|",
     "bitwise_xor": "^",
 }  # fmt: skip
+# GLSL has no operators on the bits of a bool.
+_OF_BOOL: Final = {"&": "&&", "|": "||", "^": "^^", "~": "!"}
 _INTEGERS: Final = {
     "Mod": "tapml_truncated", "FloorMod": "tapml_floored", "FloorDiv": "tapml_quotient",
 }  # fmt: skip
@@ -57,6 +59,10 @@ _PASSED: Final = {
     "int64_t": ("unpack32({})", "pack64({})"),
     "uint64_t": ("unpack32({})", "pack64({})"),
 }
+
+
+def _sign(sign: str, kind: str) -> str:
+    return _OF_BOOL.get(sign, sign) if kind == "bool" else sign
 
 
 class Expressions:
@@ -124,7 +130,7 @@ class Expressions:
         """
         name, kind = type(node).__name__, str(node.ty)
         if name in _OPERATORS:
-            return f"({self.text(node.a)} {_OPERATORS[name]} {self.text(node.b)})"
+            return f"({self.text(node.a)} {_sign(_OPERATORS[name], kind)} {self.text(node.b)})"
         if name in _INTEGERS:
             return self._remainder(node, name)
         match name:
@@ -138,8 +144,8 @@ class Expressions:
                 return self._variables[node]
             case "Min" | "Max":
                 return f"{name.lower()}({self.text(node.a)}, {self.text(node.b)})"
-            case "Not":
-                return f"(!{self.text(node.a)})"
+            case "Not" | "BitwiseNot":
+                return f"({'!' if name == 'Not' else _sign('~', kind)}{self.text(node.a)})"
             case "Cast":
                 return self._cast(node, kind)
             case "Select":
@@ -186,9 +192,9 @@ class Expressions:
             return self._choice(*arguments)
         if name in _CALLED_OPERATORS:
             a, b = map(self.text, arguments)
-            return f"({a} {_CALLED_OPERATORS[name]} {b})"
+            return f"({a} {_sign(_CALLED_OPERATORS[name], kind)} {b})"
         if name == "bitwise_not":
-            return f"(~{self.text(arguments[0])})"
+            return f"({_sign('~', kind)}{self.text(arguments[0])})"
         if name in _EXCHANGES:
             return self._exchanged(name, arguments, kind)
         if name == "reinterpret":
