@@ -215,4 +215,9 @@ def _dtype_of(value: Any) -> np.dtype[Any]:
         raise UnsupportedOperatorError(f"the input {value.name!r} is no tensor")
     element: Any = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     dtype: np.dtype[Any] = np.dtype(element)
+    if dtype.kind not in "biufc":
+        raise UnsupportedOperatorError(
+            f"the input {value.name!r} is {dtype.name}, which no .npz file holds; put a Cast from "
+            "float32 before it"
+        )
     return dtype

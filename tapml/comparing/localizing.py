@@ -71,7 +71,8 @@ class Localizer:
         """The pair with its localization map, first guilty node, and who is to blame."""
         if stored := [name for name in pair.backends if name not in self._processes]:
             where = f"{' and '.join(stored)} ran elsewhere, so no layer is sought"
-            return replace(pair, reason=f"{pair.reason}; {where}")
+            blamed = _outvoted({name: list(o.values()) for name, o in outputs.items()}, pair)
+            return replace(pair, blamed=blamed, reason=f"{pair.reason}; {where}")
         worst = pair.worst or 0
         try:
             found = self._localized(pair, outputs, (worst,))
@@ -260,8 +261,7 @@ class Localizer:
         healthy = [name for name in self._processes if name not in self._failures]
         results = {name: self._alone(name, node, pair.backends[0], rows) for name in healthy}
         ran = {name: each for name, each in results.items() if each is not None}
-        outvoted = [name for name in minority(ran) if name in pair.backends]
-        return outvoted[0] if len(outvoted) == 1 else ""
+        return _outvoted(ran, pair)
 
     def _without_layer(
         self,
@@ -331,6 +331,12 @@ class Localizer:
             except InputError:
                 continue
         return first or wrong
+
+
+def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:
+    """The backend of a pair that a majority disagrees with; empty where there is none."""
+    found = [name for name in minority(results) if name in pair.backends]
+    return found[0] if len(found) == 1 else ""
 
 
 def _draws(node: Node) -> bool:

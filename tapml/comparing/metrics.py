@@ -71,7 +71,7 @@ def rank_distance(first: Integers, second: Integers, top_k: int = TOP_K) -> Floa
 def mad_distance(first: Array, second: Array, truth: Array) -> Floats:
     """D_MAD, equations 3 and 4: |d - d'| / (d + d'), d the mean absolute distance to the truth.
 
-    0 where both are exact.
+    0 where both are exact, and where both are NaN.
 
     Examples
     --------
@@ -80,7 +80,9 @@ def mad_distance(first: Array, second: Array, truth: Array) -> Floats:
     """
     one, other = (_mean_distance(each, truth) for each in (first, second))
     total = one + other
-    return np.asarray(np.abs(one - other) / np.where(total > 0, total, 1.0))
+    with np.errstate(invalid="ignore"):
+        found = np.abs(one - other) / np.where(total > 0, total, 1.0)
+    return np.where(np.isnan(found), 0.0, found)
 
 
 def _mean_distance(outputs: Array, truth: Array) -> Floats:

@@ -197,7 +197,7 @@ def _chosen(model: Path, names: Sequence[str], least: int) -> list[Backend]:
     for each in chosen:
         if not each.description.reads(model):
             raise InputError(
-                f"{each.text} does not read {model.name}; it expects "
+                f"{each.text} does not read {model.name or model}; it expects "
                 f"{' or '.join(map(_wanted, each.description.formats))}"
             )
     missing = {each.text: each.missing() for each in chosen if each.missing()}

@@ -119,7 +119,8 @@ def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Tr
         return Truth("classification", labels[:, 0])
     if labels.size != first.size:
         raise InputError(
-            f"the labels of shape {labels.shape} do not fit the output of shape {first.shape}"
+            f"the labels of shape {labels.shape} do not fit the output of shape {first.shape}; "
+            "classes are whole numbers, targets have the output's shape"
         )
     return Truth("regression", labels.reshape(first.shape))
 

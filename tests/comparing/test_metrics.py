@@ -107,7 +107,7 @@ def test_labels_are_about_the_first_output_of_floats() -> None:
 
 def test_nan_on_both_sides_is_said() -> None:
     one = {"y": np.array([[np.nan, 1.0], [1.0, 1.0]])}
-    verdict = judge(one, one, Truth("none"), Thresholds())
+    verdict = judge(one, one, truth_of(np.array([0, 1]), [one]), Thresholds())
     assert verdict.status == "agree" and "1 of 2 instances have NaN" in verdict.reason
 
 

@@ -65,6 +65,8 @@ def test_a_stored_run_that_differs_says_that_no_layer_is_sought(cnn: Path, tmp_p
     (pair,) = tapml.compare(cnn, ["onnx-reference"], images, outputs=folder).pairs
     assert (pair.status, pair.layer) == ("shape", "")
     assert "ran elsewhere, so no layer is sought" in pair.reason
+    three = tapml.compare(cnn, ["onnx-reference", "onnxruntime"], images, outputs=folder).pairs
+    assert [each.blamed for each in three if each.status == "shape"] == [pair.backends[1]] * 2
 
 
 def test_a_damaged_or_empty_folder_is_refused(cnn: Path, tmp_path: Path) -> None:
