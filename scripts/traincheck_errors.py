@@ -46,9 +46,11 @@ class _Alone(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef | None:
         """Leave out the other cases, and annotations, which need what is left out."""
-        if node.decorator_list and node.name != self._name:
+        case = [ast.unparse(each).startswith("case(") for each in node.decorator_list]
+        if any(case) and node.name != self._name:
             return None
-        node.decorator_list, node.returns = [], None
+        node.decorator_list = [] if any(case) else node.decorator_list
+        node.returns = None
         self.generic_visit(node)
         return node
 

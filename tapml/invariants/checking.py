@@ -346,9 +346,8 @@ class CheckReport:
             return said
         shown = ", ".join(map(short_name, self.never_called[:_APIS]))
         more = len(self.never_called) - _APIS
-        return (
-            f"{said}, the run does not call {shown}{f' and {more} more APIs' if more > 0 else ''}"
-        )
+        others = f" and {counted(more, 'more API')}" if more > 0 else ""
+        return f"{said}, the run does not call {shown}{others}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for strict JSON, format ``tapml-invariants-check/1``."""

@@ -107,7 +107,9 @@ class Variables:
         if id(part) in self._parts:
             return
         trains = any(each.requires_grad for each in part._parameters.values() if each is not None)
-        if trains and torch.is_grad_enabled():
+        if trains and not torch.is_grad_enabled():
+            return
+        if trains:
             self.add_model(part)
         self._parts.add(id(part))
 
