@@ -20,6 +20,8 @@ Weights: TypeAlias = "tuple[float, ...]"
 # Elements of all wrong tensors that a system of equations is solved on.
 _EQUATIONS: Final = 4096
 _ROUNDED_SHARE: Final = 0.99
+# So many values at the largest magnitude were put there.
+_SEVERAL: Final = 3
 
 
 @dataclass(frozen=True)
@@ -141,11 +143,24 @@ def _about_the_mean(wrong: Sequence[Observed], slices: Slices, scale: float) -> 
             "divide the loss by the count over all ranks; clip with the norm of the reduced "
             "gradient",
         )
+    if any(_is_clipped(each.expected) for each in wrong):
+        return Mistake(
+            "gradients are clipped by value on each rank before they are reduced",
+            "clip after the reduction",
+        )
     return Mistake(
         "the mean over the ranks, of which one device's gradient is no combination: samples see "
         "each other in the loss or in the model (statistics of the batch, a contrastive loss)",
         "gather what the samples share over all ranks",
     )
+
+
+def _is_clipped(values: Floats | None) -> bool:
+    """Whether several values are the largest, to the bit: numbers that are computed are not."""
+    if values is None or values.size < _SEVERAL:
+        return False
+    size = np.abs(values)
+    return bool(size.max() > 0 and np.count_nonzero(size == size.max()) >= _SEVERAL)
 
 
 def _by_combination(
@@ -275,6 +290,12 @@ def _named(weights: Mapping[int, Weights], slices: Slices) -> Mistake:
         level = bool(values) and max(values) - min(values) <= 1e-6 * max(map(abs, values))
         groups[taken] = None
         parts.append((rank, taken, values, level))
+    if world > 1 and all(taken == (rank,) for rank, taken, _, _ in parts):
+        own = ", ".join(f"{values[0]:.3g}" for _, _, values, _ in parts)
+        return Mistake(
+            f"gradients are not reduced: each rank keeps its own, times {own}",
+            "reduce them before optimizer.step(), and scale them alike on all ranks",
+        )
     if all(level and len(taken) < world for _, taken, _, level in parts):
         left_out = sorted(set(range(world)) - {each for group in groups for each in group})
         if len(groups) > 1:

@@ -84,6 +84,25 @@ def step(m, b, o):
     nn.functional.cross_entropy(scores, places).backward()
     o.step()
 """,
+    "a list of parameters, sequences of several lengths": """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRU(4, 3, batch_first=True)
+        self.scales = nn.ParameterList([torch.ones(3), torch.zeros(3)])
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        found, _ = pad_packed_sequence(self.inner(packed)[0], True, total_length=x.shape[1])
+        return found * self.scales[0] + self.scales[1]
+model = Packed
+def batch():
+    return torch.randn(8, 5, 4), torch.tensor([3, 1, 5, 2, 4, 4, 2, 5])
+def step(m, b, o):
+    o.zero_grad()
+    m(*b).square().mean().backward()
+    o.step()
+""",
     "autocast": """
 def step(m, b, o):
     o.zero_grad()
