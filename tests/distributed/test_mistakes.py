@@ -78,6 +78,15 @@ def test_why_the_mean_is_wrong_is_named(seed: int) -> None:
         assert text in found.text
 
 
+def test_what_one_device_clips_as_well_is_compared_with_that() -> None:
+    slices = slices_of(3)
+
+    found = find_mistake([observed(slices, [(0.15,) * 4] * 4, mean(slices) * 0.3)], slices)
+
+    assert found is not None
+    assert "2 times one device's, which are 0.3 times their mean as well" in found.text
+
+
 def test_shards_exchanged_and_old_gradients_are_named() -> None:
     slices = slices_of(0)
     right, earlier = mean(slices), np.ones((5, 3))
