@@ -362,7 +362,9 @@ def _paragraph(each: RunResult) -> list[str]:
     if each.remedy:
         lines.append(f"  remedy: {each.remedy}")
     if each.triggers:
-        lines.append(f"  triggers: {', '.join(each.triggers)} (changed alone, it is equal)")
+        # Without one of these two kinds of layers alone it would differ still.
+        named = ", ".join(each.triggers).replace("BatchNorm, dropout", "BatchNorm with dropout")
+        lines.append(f"  triggers: {named} (changed alone, it is equal)")
     if each.place is not None:
         place = each.place
         lines.append(

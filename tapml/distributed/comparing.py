@@ -188,7 +188,9 @@ class Comparison:
                 else:
                     kind, limits = FLOAT64, FLOAT64_LIMITS
                 runs.append(Comparable(setting, pair.of(FLOAT64), kind, limits))
-        return pairs_of(runs, runner.tensors)
+        (alone,) = runner.reference(()).float32.ranks
+        orders = {key: record.order for key, record in alone.items()}
+        return pairs_of(runs, runner.tensors, orders)
 
     def _largest_rate(self, setting: Setting, engine: Engine) -> tuple[str, float | None]:
         """The class of the layer with the largest rate of change, and the rate."""

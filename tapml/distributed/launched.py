@@ -48,6 +48,8 @@ class Recording:
         self._handles: list[Any] = []
         if world > 1:
             self._watch_slices(inner)
+        else:
+            self._recorder.watch_backward(inner)
         with writing(self._place):
             # Of an earlier recording; facts come last, so that a half one is not read.
             shutil.rmtree(self._place, ignore_errors=True)

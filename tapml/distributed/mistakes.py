@@ -20,6 +20,8 @@ Weights: TypeAlias = "tuple[float, ...]"
 # Elements of all wrong tensors that a system of equations is solved on.
 _EQUATIONS: Final = 4096
 _ROUNDED_SHARE: Final = 0.99
+# So many values at the largest magnitude were put there.
+_SEVERAL: Final = 3
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,7 @@ def _about_the_mean(wrong: Sequence[Observed], slices: Slices, scale: float) -> 
             "the plain mean over ranks that have different numbers of samples",
             "weight each rank's loss by its samples, or give all ranks as many",
         )
-    whole = [
-        Observed(each.name, each.expected, {0: (each.expected, ())})
-        for each in wrong
-        if each.expected is not None
-    ]
-    weights = _solve(whole, slices, 0)
+    weights = _of_one_device(wrong, slices)
     if weights is not None and gives(weights):
         shown = ", ".join(f"{weight:.3g}" for weight in weights)
         return Mistake(
@@ -141,11 +138,34 @@ def _about_the_mean(wrong: Sequence[Observed], slices: Slices, scale: float) -> 
             "divide the loss by the count over all ranks; clip with the norm of the reduced "
             "gradient",
         )
+    if any(_is_clipped(each.expected) for each in wrong):
+        return Mistake(
+            "gradients are clipped by value on each rank before they are reduced",
+            "clip after the reduction",
+        )
     return Mistake(
         "the mean over the ranks, of which one device's gradient is no combination: samples see "
         "each other in the loss or in the model (statistics of the batch, a contrastive loss)",
         "gather what the samples share over all ranks",
     )
+
+
+def _of_one_device(wrong: Sequence[Observed], slices: Slices) -> Weights | None:
+    """Weights of the slice gradients that give what one device has; None if none do."""
+    whole = [
+        Observed(each.name, each.expected, {0: (each.expected, ())})
+        for each in wrong
+        if each.expected is not None
+    ]
+    return _solve(whole, slices, 0)
+
+
+def _is_clipped(values: Floats | None) -> bool:
+    """Whether several values are the largest, to the bit: numbers that are computed are not."""
+    if values is None or values.size < _SEVERAL:
+        return False
+    size = np.abs(values)
+    return bool(size.max() > 0 and np.count_nonzero(size == size.max()) >= _SEVERAL)
 
 
 def _by_combination(
@@ -262,10 +282,10 @@ def _by_factors(
         return
     explained = sum(_explains(each, weights.__getitem__, slices, scale) for each in wrong)
     if explained:
-        yield explained, _named(weights, slices)
+        yield explained, _named(weights, slices, _of_one_device(wrong, slices))
 
 
-def _named(weights: Mapping[int, Weights], slices: Slices) -> Mistake:
+def _named(weights: Mapping[int, Weights], slices: Slices, one_device: Weights | None) -> Mistake:
     world = slices.world
     groups: dict[tuple[int, ...], None] = {}
     parts = []
@@ -275,6 +295,12 @@ def _named(weights: Mapping[int, Weights], slices: Slices) -> Mistake:
         level = bool(values) and max(values) - min(values) <= 1e-6 * max(map(abs, values))
         groups[taken] = None
         parts.append((rank, taken, values, level))
+    if world > 1 and all(taken == (rank,) for rank, taken, _, _ in parts):
+        own = ", ".join(f"{values[0]:.3g}" for _, _, values, _ in parts)
+        return Mistake(
+            f"gradients are not reduced: each rank keeps its own, times {own}",
+            "reduce them before optimizer.step(), and scale them alike on all ranks",
+        )
     if all(level and len(taken) < world for _, taken, _, level in parts):
         left_out = sorted(set(range(world)) - {each for group in groups for each in group})
         if len(groups) > 1:
@@ -300,6 +326,14 @@ def _named(weights: Mapping[int, Weights], slices: Slices) -> Mistake:
             "clip or scale with one number on all ranks: reduce the norm first",
         )
     if len(groups) == 1 and first[3]:
+        alone = one_device or (1 / world,) * world
+        level = max(alone) - min(alone) <= slices.tolerance * max(map(abs, alone))
+        if level and abs(alone[0] * world - 1) > slices.tolerance:
+            return Mistake(
+                f"gradients are {first[2][0] / alone[0]:.4g} times one device's, which are "
+                f"{alone[0] * world:.4g} times their mean as well (clipped by their norm)",
+                "clip with the same limit, and scale as on one device",
+            )
         return Mistake(
             f"gradients are {first[2][0] * world:.4g} times their mean",
             "look for a second scaling, such as a loss divided by accumulation steps",

@@ -91,9 +91,11 @@ def to_array(tensor: torch.Tensor) -> NDArray[Any]:
     """The values of a tensor as an array that numpy can compute with; a copy.
 
     Formats below float32 that numpy lacks become float32, which holds all their values; complex
-    numbers become pairs.
+    numbers become pairs. Sparse tensors become dense.
     """
     plain = tensor.detach().to("cpu")
+    if plain.layout != torch.strided:
+        plain = plain.to_dense()
     if plain.is_complex():
         plain = torch.view_as_real(plain)
     if plain.dtype not in _SENDABLE:

@@ -6,7 +6,7 @@ statistics alike; and two may differ in ways that one device, with its own round
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -18,15 +18,17 @@ from tapml.distributed.results import PairResult, Setting
 from tapml.distributed.run_records import Key, Record, Run, Tensors
 
 
-def put_together(run: Run, tensors: Tensors) -> Run:
+def put_together(run: Run, tensors: Tensors, orders: Mapping[Key, int]) -> Run:
     """A run of one rank with the tensors of all: shards and samples in their places.
 
-    Of replicas it has the first rank's. What ranks hold in part only is left out.
+    Of replicas it has the first rank's. What ranks hold in part only is left out. `orders` says
+    when one device computed each tensor.
     """
     found: dict[Key, Record] = {}
     for key in run.keys:
         held = [records[key] for records in run.ranks if key in records]
         first = next((each for each in held if each.digest), held[0])
+        first = replace(first, order=orders.get(key, first.order))
         if first.placement == "whole":
             found[key] = first
             continue
@@ -59,9 +61,11 @@ class Comparable:
     limits: Limits
 
 
-def pairs_of(runs: Sequence[Comparable], tensors: Tensors) -> list[PairResult]:
+def pairs_of(
+    runs: Sequence[Comparable], tensors: Tensors, orders: Mapping[Key, int]
+) -> list[PairResult]:
     """Compare every two settings whose runs are of one kind."""
-    wholes = [put_together(each.run, tensors) for each in runs]
+    wholes = [put_together(each.run, tensors, orders) for each in runs]
     found = []
     for (number, one), (_, other) in combinations(enumerate(runs), 2):
         if one.kind != other.kind:

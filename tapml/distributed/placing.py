@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import _MaskPartial
 
@@ -44,7 +44,7 @@ def piece_of(tensor: torch.Tensor) -> Piece | None:
     if not isinstance(tensor, DTensor):
         return Piece(tensor.detach().clone())
     placements, mesh = tensor.placements, tensor.device_mesh
-    partial = [each for each in placements if each.is_partial()]
+    partial = [each for each in placements if isinstance(each, Partial)]
     others = {type(each) for each in placements if not each.is_partial()}
     operations = {each.reduce_op for each in partial}
     if not others <= {Replicate, Shard} or not operations <= {"sum", "avg"}:

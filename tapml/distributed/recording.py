@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
 from tapml.distributed.engine import Held
 from tapml.distributed.packing import tensors_in, to_array
@@ -432,6 +433,10 @@ def _in_backward() -> bool:
 
 def _leaves_of(output: Any) -> Any:
     """An output as containers; data classes of model outputs are mappings already."""
+    if isinstance(output, PackedSequence):
+        return ()  # Sorted by length: no dimension of its tensors counts samples.
+    if isinstance(output, tuple | list):
+        return [_leaves_of(each) for each in output]
     fields = getattr(output, "__dataclass_fields__", None)
     return output if fields is None else {name: getattr(output, name) for name in fields}
 

@@ -60,8 +60,18 @@ def step(m, b, o):
         (m(each).square().mean() / 2).backward()
     o.step()
 """,
-    "two calls with all samples each, and gathered outputs": """
+    "two calls with all samples each, packed sequences, a list of parameters, gathered outputs": """
 import torch.distributed as dist
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRU(4, 3, batch_first=True)
+        self.scales = nn.ParameterList([torch.ones(3), torch.zeros(3)])
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        found, _ = pad_packed_sequence(self.inner(packed)[0], True, total_length=x.shape[1])
+        return found.mean(1) * self.scales[0] + self.scales[1]
 class Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -72,13 +82,12 @@ class Gathered(torch.autograd.Function):
     def backward(ctx, gradient):
         dist.all_reduce(gradient)
         return gradient.chunk(dist.get_world_size())[dist.get_rank()]
-def model():
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+model = Packed
 def batch():
-    return torch.randn(8, 4), torch.randn(8, 4)
+    return torch.randn(8, 5, 4), torch.randn(8, 5, 4), torch.tensor([3, 1, 5, 2, 4, 4, 2, 5])
 def step(m, b, o):
     o.zero_grad()
-    one, other = m(b[0]), m(b[1])
+    one, other = m(b[0], b[2]), m(b[1], b[2])
     scores = one @ Gathered.apply(other).T
     places = torch.arange(len(one)) + dist.get_rank() * len(one)
     nn.functional.cross_entropy(scores, places).backward()

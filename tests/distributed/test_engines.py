@@ -196,6 +196,8 @@ def summed(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch
     for other in ("ddp x 2", "fsdp2 x 2"):
         pair = pairs[other, "own x 2"]
         assert (pair.equal, pair.phase, pair.differs_in) == (False, "gradient", ("engine",))
+        # The last layer's gradient is the first that backward computes.
+        assert pair.tensor == "2.bias"
         assert pair.ratio == pytest.approx(2)
 
 

@@ -39,6 +39,7 @@ def mean(slices: Slices) -> Floats:
         ([(0.5, 0.5, 0, 0)] * 2 + [(0, 0, 0.5, 0.5)] * 2, "within groups of ranks: (0, 1) and"),
         ([(1 / 3, 1 / 3, 1 / 3, 0.0)] * 4, "the gradient of rank 3 is left out"),
         ([(0.125,) * 4] * 4, "0.5 times their mean"),
+        ([tuple((a == b) / 4 for a in range(4)) for b in range(4)], "keeps its own, times 0.25, 0"),
         ([(b / 8,) * 4 for b in (1, 2, 3, 5)], "by a factor of its own (0.5, 1, 1.5, 2.5)"),
         ([(0.1, 0.2, 0.25, 0.05)] * 4, "a factor of its own before the reduction (0.4, 0.8, 1,"),
     ],
@@ -68,12 +69,22 @@ def test_why_the_mean_is_wrong_is_named(seed: int) -> None:
         "weighs with 0.1, 0.2, 0.3, 0.4": slices.combine(
             "weight", (0.1, 0.2, 0.3, 0.4), np.zeros((5, 3))
         ),
+        "clipped by value": np.clip(generator.normal(size=(5, 3)), -0.1, 0.1),
         "samples see each other": generator.normal(size=(5, 3)),
     }
     for text, right in rights.items():
         found = find_mistake([observed(slices, average, right)], slices)
         assert found is not None
         assert text in found.text
+
+
+def test_what_one_device_clips_as_well_is_compared_with_that() -> None:
+    slices = slices_of(3)
+
+    found = find_mistake([observed(slices, [(0.15,) * 4] * 4, mean(slices) * 0.3)], slices)
+
+    assert found is not None
+    assert "2 times one device's, which are 0.3 times their mean as well" in found.text
 
 
 def test_shards_exchanged_and_old_gradients_are_named() -> None:

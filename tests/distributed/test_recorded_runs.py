@@ -98,7 +98,7 @@ def test_the_mistake_is_named_from_what_the_ranks_had_before_the_reduction(
 
     assert main(["distributed", "compare", str(one), str(two), "--json"]) == 1
     (result,) = json.loads(capsys.readouterr().out)["results"]
-    assert (result["phase"], result["tensor"]) == ("gradient", "0.weight")
+    assert (result["phase"], result["tensor"]) == ("gradient", "2.bias")
     assert result["ratio"] == pytest.approx(2)
     assert result["mistake"] == "gradients are summed over the ranks, not averaged"
     with pytest.raises(pytest.fail.Exception, match="gradients are summed"):

@@ -41,7 +41,8 @@ def meet(member: Member, part: Mapping[str, Any], timeout: timedelta) -> None:
         wait_for_workers=False,
         master_listen_fd=listening,
     )
-    distributed_c10d.ProcessGroupGloo = _gloo_on(member.rank, part)
+    # PyTorch makes its groups by this name, and has no argument for where they listen.
+    vars(distributed_c10d)["ProcessGroupGloo"] = _gloo_on(member.rank, part)
     dist.init_process_group(
         "gloo", store=store, rank=member.rank, world_size=member.size, timeout=timeout
     )

@@ -132,10 +132,11 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """The root's children, items of lists for lists; none that shares a parameter with another."""
     children: list[nn.Module] = []
     for child in model.children():
-        # A list has no forward of its own, which sharding needs.
         has_items = isinstance(child, nn.ModuleList | nn.ModuleDict)
         children += child.children() if has_items else [child]
-    blocks = list(dict.fromkeys(children))
+    # Sharding needs a forward to gather for; what has none, as a ParameterList, stays the root's.
+    forward = nn.Module.forward
+    blocks = [each for each in dict.fromkeys(children) if type(each).forward is not forward]
     owners = Counter(parameter for block in blocks for parameter in set(block.parameters()))
     own = {parameter for _, parameter in model.named_parameters(recurse=False)}
     return [

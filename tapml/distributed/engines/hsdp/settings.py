@@ -16,8 +16,8 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "hybrid-has-pairs",
-        "replicas of pairs need an even number of ranks, at least 4",
-        lambda setting: setting.world < 4 or setting.world % 2 != 0,
+        "replicas of pairs need an even number of ranks",
+        lambda setting: setting.world % 2 != 0,
     ),
 )
 
