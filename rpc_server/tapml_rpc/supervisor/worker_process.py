@@ -121,7 +121,7 @@ class WorkerProcess:
 
     def waits_for_its_client(self) -> bool:
         """Whether it waits for its client to take bytes, and is neither stopped nor killed."""
-        return self.board.paused and not _is_harmed(self.pid)
+        return bool(self.board.paused) and not _is_harmed(self.pid)
 
     def ask_for_stack(self) -> None:
         """Have it print its threads' stacks, which works while a kernel hangs."""

@@ -80,6 +80,7 @@ class ZmqFront:
             curve=curve,
         )
         self._data: DataListener | RouterService
+        where = data_address
         try:
             if curve is None:
                 self._data = DataListener(self._forwarder, data_address, self._claim_plain)
@@ -90,6 +91,7 @@ class ZmqFront:
                     refuse=self._refuse_data,
                     gone=partial(self._data_gone, f"its data connection {GONE}"),
                 )
+            where = control_address
             self._control = router(
                 control_address,
                 take=self._take_control,
@@ -99,7 +101,7 @@ class ZmqFront:
         except (OSError, zmq.ZMQError) as error:
             self._end_context(linger=0)
             why = zmq.strerror(error.errno) if error.errno else str(error)
-            raise SetupError(f"cannot listen: {why}{_port_advice(error)}") from None
+            raise SetupError(f"cannot listen on {where}: {why}{_port_advice(error)}") from None
         self.address = self._control.address
         self.data_address = self._data.address
 
