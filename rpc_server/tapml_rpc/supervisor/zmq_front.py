@@ -244,7 +244,7 @@ class ZmqFront:
         self._hub.refill()
 
     def _make_room(self) -> None:
-        if len(self._hub.sessions()) < self._hub.bounds.sessions:
+        if self._hub.load()["sessions"] < self._hub.bounds.sessions:
             return
         for relay, channel in list(self._relays.values()):
             if not channel.send_control(wire.pack({"type": "probe"})):
