@@ -24,7 +24,6 @@ from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.installed import package_version
-from tapml_targets.platforms import load_driver_module
 
 if TYPE_CHECKING:
     from tapml_rpc.blobs.store import BlobStore
@@ -50,9 +49,7 @@ class Hub:
         self.options = options
         self.blobs = blobs
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
-        # A driver that lets only one process at a time use its device says so.
-        exclusive = bool(getattr(load_driver_module(device.platform), "EXCLUSIVE", False))
-        self.bounds = Bounds(sessions=1) if exclusive else Bounds()
+        self.bounds = Bounds()
         if options.session_bytes > 0:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
@@ -64,9 +61,7 @@ class Hub:
         self._leases: dict[str, HeldLease] = {}
         self._company = Company()
         self.standing = Standing(self._identities)
-        self._pool = WorkerPool(
-            device, allow_native=options.allow_shared_libraries, spare=not exclusive
-        )
+        self._pool = WorkerPool(device, allow_native=options.allow_shared_libraries)
 
     def start(self) -> None:
         """Open the device in a first worker; raises TapmlError, before any client is admitted."""
@@ -131,7 +126,7 @@ class Hub:
 
     def refill(self) -> None:
         """Start the next worker: the next client finds the device open."""
-        self._pool.refill()
+        self._pool.prepare()
 
     def relay(self, token: bytes) -> Relay:
         """The session of a token; raises DeviceLostError if it has ended or never was."""

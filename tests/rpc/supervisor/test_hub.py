@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 
@@ -151,26 +150,3 @@ def test_a_lost_worker_is_waited_for_once(hub: Hub, monkeypatch: pytest.MonkeyPa
         relay.readable()
     assert waited == [True]
     assert "SIGKILL" in channel.control[-1]["error"]["message"]
-
-
-def test_a_device_that_lets_one_process_in_has_one_session_and_then_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driver = SimpleNamespace(EXCLUSIVE=True)
-    monkeypatch.setattr("tapml_rpc.supervisor.hub.load_driver_module", lambda _: driver)
-    hub = Hub(DEVICE, SupervisorOptions())
-    try:
-        first, welcome = hub.hello(HELLO, Told(), "ada")
-        hub.refill()
-        assert welcome["bounds"]["sessions"] == 1 and hub._pool._spare is None
-        with pytest.raises(SetupError, match="all 1 sessions of this server are taken"):
-            hub.hello(HELLO, Told(), "bob")
-        # It would not end by itself.
-        os.kill(first.pid, signal.SIGSTOP)
-        first.end("given back")
-        second, _ = hub.hello(HELLO, Told(), "bob")
-        with pytest.raises(ProcessLookupError):
-            os.kill(first.pid, 0)
-        second.end("the test is over", kill=True)
-    finally:
-        hub.close()
