@@ -105,10 +105,8 @@ class ZmqFront:
         self.address = self._control.address
         self.data_address = self._data.address
 
-    def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
-        """Serve until `should_stop` returns true; a readable `wake_fds` makes it check."""
-        for fd in wake_fds:
-            self._forwarder.watch(fd, EVENT_READ, lambda events: None)
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Serve until `should_stop` returns true."""
         next_check, more = 0.0, False
         try:
             while not should_stop():
