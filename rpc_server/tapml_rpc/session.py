@@ -20,7 +20,7 @@ from tapml_rpc.command_queue import LARGE_BYTES, CommandQueue, contiguous_bytes
 from tapml_rpc.device.program_body import check_program
 from tapml_rpc.recordings import RemoteProgram
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
-from tapml_rpc.transport import CallResult, Pending, PendingCall, PendingRead, Transport
+from tapml_rpc.transport import Pending, PendingCall, PendingRead, Transport
 from tapml_rpc.uploads import SMALL_BYTES, BlobWrite, load_library, write_large
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError
@@ -63,7 +63,11 @@ class Batch:
         timed: bool = False,
         workspace_poison: bytes | None = None,
     ) -> PendingCall:
-        """Run an operator or an entry, as :meth:`Session.call_and_report` does."""
+        """Run an operator or an entry, as :meth:`Session.call` does, and report on it.
+
+        `timed` measures the time in kernels. `workspace_poison` are bytes to fill every workspace
+        with first; writes around workspaces are then noticed.
+        """
         options: dict[str, Any] = {}
         if timed:
             options["timed"] = True
@@ -352,31 +356,6 @@ class Session:
             self._add_call(library, name, tensors, symbols, {}, None)
             if self._batch is None and self._queue.forget_answered():
                 self._queue.flush()
-
-    def call_and_report(
-        self,
-        library: RemoteLibrary,
-        name: str,
-        tensors: Sequence[RemoteTensor],
-        symbols: Mapping[str, int] | None = None,
-        *,
-        timed: bool = True,
-        workspace_poison: bytes | None = None,
-    ) -> CallResult:
-        """Run an operator or an entry to its end and report on it.
-
-        Parameters
-        ----------
-        timed
-            Measure the time in kernels.
-        workspace_poison
-            Bytes to fill every workspace with first; writes around workspaces are then noticed.
-        """
-        with self.batch() as batch:
-            pending = batch.call(
-                library, name, tensors, symbols, timed=timed, workspace_poison=workspace_poison
-            )
-        return pending.result()
 
     @contextmanager
     def program(self, name: str) -> Iterator[RemoteProgram]:

@@ -136,7 +136,8 @@ class PendingRead(Pending[memoryview]):
         if not self._streamed:
             self._streamed = True
             self._value = fresh_memory(self.nbytes)
-        return self._value[offset : offset + nbytes]
+        piece: memoryview = self._value[offset : offset + nbytes]
+        return piece
 
     def arrived(self, nbytes: int) -> None:
         """Count a piece."""

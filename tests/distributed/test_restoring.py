@@ -23,7 +23,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_no_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(restoring, "save", full)
     model, job = torch.nn.Linear(1, 1), None
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         optimizer: Any = torch.optim.SGD(model.parameters())
         with pytest.raises(OSError, match="No space left"):

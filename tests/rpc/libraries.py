@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from msgspec.structs import replace
 
-from tapml_rpc.client import RemoteTensor, Session
+from tapml_rpc.client import CallResult, RemoteTensor, Session
 from tapml_targets.conformance_kernels import THREADS, KernelText, kernel_table
 from tapml_targets.library import CodeModule, Kernel, Library
 from tests.targets.libraries import launch, library
@@ -69,3 +71,10 @@ def launch_often(session: Session, source: bytes, times: int) -> None:
     for _ in range(times):
         session._add_call(library, "add_one", tensors, None, {}, None)
     session._queue.flush()
+
+
+def call_and_report(session: Session, *call: Any, **options: Any) -> CallResult:
+    """What a call of its own in a batch of its own reported."""
+    with session.batch() as batch:
+        pending = batch.call(*call, **({"timed": True} | options))
+    return pending.result()

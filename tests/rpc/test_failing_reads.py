@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tapml_rpc import wire
+from tapml_rpc.device.commands import PieceMemory
 from tapml_rpc.device.interpreter import Interpreter
 from tapml_rpc.device.libraries import LibraryStore
 from tapml_rpc.device.session_state import Message, ServerSession
@@ -25,7 +26,7 @@ class FailingReads(MemoryDriver):
         raise OSError("the device reads nothing")
 
 
-class RingPieces:
+class RingPieces(PieceMemory):
     """Memory of a ring, as a worker has it."""
 
     def __init__(self) -> None:
@@ -43,12 +44,6 @@ class RingPieces:
 
     def give_back(self) -> None:
         self.ring.trim(self.taken, 0)
-
-    def lend(self, piece: memoryview, tracker: object) -> None:
-        """Sent pieces are the ring's."""
-
-    def direct(self) -> bool:
-        return False
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_an_address_in_use_is_said(server: ServerProcess) -> None:
         check=False,
     )
     assert second.returncode == EXIT_USAGE
-    assert "cannot listen: Address already in use" in second.stderr
+    assert f"cannot listen on {server.address}: Address already in use" in second.stderr
 
 
 def test_devices_that_are_not_there_are_named(

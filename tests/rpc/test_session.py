@@ -12,7 +12,7 @@ import pytest
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.link import Link
 from tapml_targets.errors import CompileError, InputError, ProtocolError
-from tests.rpc.libraries import add_one_library
+from tests.rpc.libraries import add_one_library, call_and_report
 
 COUNT = 1000
 
@@ -211,8 +211,8 @@ def test_streamed_calls_run_in_order_without_an_answer_in_between(session: Sessi
 def test_poisoned_workspaces_are_reported_whole(session: Session) -> None:
     library = session.upload(add_one_library())
     source, target = (tensor_of(session, np.zeros(64, np.float32)) for _ in range(2))
-    report = session.call_and_report(
-        library, "add_two", [source, target], workspace_poison=b"\x7f\xc0\0\0"
+    report = call_and_report(
+        session, library, "add_two", [source, target], workspace_poison=b"\x7f\xc0\0\0"
     )
     assert report.damaged_guards == ()
     assert report.kernel_nanoseconds

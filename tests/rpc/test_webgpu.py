@@ -11,6 +11,7 @@ from tapml_rpc.client import RemoteTensor, Session, connect
 from tapml_rpc.websocket.opening import open_websocket
 from tapml_targets.errors import CompileError, DeviceLostError, InputError
 from tests.conftest import RequireDevice
+from tests.rpc.libraries import call_and_report
 from tests.rpc.peers import ServerProcess
 from tests.targets.libraries import edited
 from tests.targets.libraries import library as small_library
@@ -47,7 +48,7 @@ def test_a_library_runs_on_tensors_of_many_chunks(session: Session) -> None:
     buffers = [session.allocate(a.nbytes) for _ in range(2)]
     session.write(buffers[0], a)
     tensors = [RemoteTensor(buffer, 0, a.shape, "float32") for buffer in buffers]
-    report = session.call_and_report(library, "double_add", tensors, timed=True)
+    report = call_and_report(session, library, "double_add", tensors, timed=True)
     assert np.array_equal(np.frombuffer(session.read(buffers[1]), np.float32), 2 * a + 1)
     assert report.kernel_nanoseconds
     for buffer in buffers:

@@ -11,6 +11,7 @@ from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tapml_targets.errors import CompileError, InputError, LimitExceededError
 from tapml_targets.library import Library
+from tests.rpc.libraries import call_and_report
 from tests.targets.libraries import edited, slow_library, slow_result
 from tests.targets.libraries import library as small_library
 from tests.web.pages import DevicePage
@@ -127,13 +128,13 @@ def test_a_poisoned_workspace_shows_who_writes_around_it(session: Session) -> No
     a, o = tensor(session, VALUES), tensor(session, VALUES)
 
     def damaged(place: int) -> tuple[str, ...]:
-        report = session.call_and_report(
-            library, "overrun", [a, o], {"place": place}, workspace_poison=b"\x5a"
+        report = call_and_report(
+            session, library, "overrun", [a, o], {"place": place}, workspace_poison=b"\x5a"
         )
         return report.damaged_guards
 
     assert (damaged(0), damaged(999), damaged(1000)) == ((), (), ("w",))
-    timed = session.call_and_report(library, "overrun", [a, o], {"place": 0}, timed=True)
+    timed = call_and_report(session, library, "overrun", [a, o], {"place": 0}, timed=True)
     assert timed.kernel_nanoseconds is not None and timed.kernel_nanoseconds > 0
 
 
@@ -145,8 +146,8 @@ def test_a_poisoned_call_shows_who_writes_behind_a_tensor(session: Session) -> N
     for place, poison, damaged in ((9, None, False), (9, b"\x5a", False), (10, b"\x5a", True)):
         session.fill(buffer, b"\xee")
         o = RemoteTensor(buffer, 256, (10,), "float32")
-        session.call_and_report(
-            library, "overrun_output", [a, o], {"place": place}, workspace_poison=poison
+        call_and_report(
+            session, library, "overrun_output", [a, o], {"place": place}, workspace_poison=poison
         )
         band = bytes(session.read(buffer, 4096 - 296, 296))
         assert (band != b"\xee" * len(band)) == damaged, place
@@ -159,7 +160,7 @@ def test_a_guard_band_ends_where_another_tensor_of_the_call_begins(session: Sess
     session.write(buffer, VALUES[:256], 1024)
     a, o, p = (RemoteTensor(buffer, at, (256,), "float32") for at in (1024, 2048, 0))
     for target in (o, p):
-        session.call_and_report(library, "shared", [a, target], workspace_poison=b"\x5a")
+        call_and_report(session, library, "shared", [a, target], workspace_poison=b"\x5a")
         np.testing.assert_array_equal(read(session, target), VALUES[:256] + 3)
     np.testing.assert_array_equal(read(session, a), VALUES[:256])
 

@@ -24,7 +24,6 @@ from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.installed import package_version
-from tapml_targets.platforms import load_driver_module
 
 if TYPE_CHECKING:
     from tapml_rpc.blobs.store import BlobStore
@@ -36,7 +35,7 @@ _PAST_SESSIONS: Final = 64
 
 
 class Hub:
-    """The supervisor's state. `hello`, `relay` and `sessions` may be called from any thread.
+    """The supervisor's state. `hello`, `relay` and `count` may be called from any thread.
 
     Without `blobs` nothing is kept by hash. `epoch` is random and identifies this supervisor's
     lifetime. `standing` decides whether admitted clients may stay; the fronts add their lists to
@@ -50,13 +49,11 @@ class Hub:
         self.options = options
         self.blobs = blobs
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
-        # A driver that lets only one process at a time use its device says so.
-        exclusive = bool(getattr(load_driver_module(device.platform), "EXCLUSIVE", False))
-        self.bounds = Bounds(sessions=1) if exclusive else Bounds()
+        self.bounds = Bounds()
         if options.session_bytes > 0:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
-        self._relays: dict[bytes, tuple[Relay, float]] = {}
+        self._relays: dict[bytes, Relay] = {}
         # Whose the latest sessions were, why they ended, and the error each client was sent. Not an
         # exception: a raised one keeps its frames, and everything they refer to.
         self._past: dict[bytes, tuple[str, str, dict[str, Any] | None]] = {}
@@ -64,9 +61,7 @@ class Hub:
         self._leases: dict[str, HeldLease] = {}
         self._company = Company()
         self.standing = Standing(self._identities)
-        self._pool = WorkerPool(
-            device, allow_native=options.allow_shared_libraries, spare=not exclusive
-        )
+        self._pool = WorkerPool(device, allow_native=options.allow_shared_libraries)
 
     def start(self) -> None:
         """Open the device in a first worker; raises TapmlError, before any client is admitted."""
@@ -115,7 +110,7 @@ class Hub:
                 company=self._company,
                 on_end=self._forget,
             )
-            self._relays[relay.token] = relay, time.monotonic()
+            self._relays[relay.token] = relay
         return relay, {
             "type": "welcome",
             "version": wire.VERSION,
@@ -131,14 +126,14 @@ class Hub:
 
     def refill(self) -> None:
         """Start the next worker: the next client finds the device open."""
-        self._pool.refill()
+        self._pool.prepare()
 
     def relay(self, token: bytes) -> Relay:
         """The session of a token; raises DeviceLostError if it has ended or never was."""
         found = self._relays.get(token)
         if found is None:
             raise self.lost(token)
-        return found[0]
+        return found
 
     def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
         """The error for a session that has ended; its reason only for its own identity."""
@@ -148,21 +143,6 @@ class Hub:
         # Messages that crossed the report of a loss get the same answer.
         error = failure_from_wire(told) if told else None
         return error if isinstance(error, DeviceLostError) else lost_session(why)
-
-    def sessions(self) -> list[dict[str, Any]]:
-        """Every session as plain data, without its token."""
-        now = time.monotonic()
-        return [
-            {
-                "session": relay.token.hex()[:8],
-                "identity": relay.identity,
-                "seconds": round(now - began, 1),
-                "device_bytes": relay.device_bytes,
-                "busy_seconds": round(relay.busy_seconds(), 3),
-                "worker": relay.pid,
-            }
-            for relay, began in list(self._relays.values())
-        ]
 
     def lend(self, lease: HeldLease) -> None:
         """Prepare for a tracker's lease; raises SetupError if the device is in use."""
@@ -182,7 +162,7 @@ class Hub:
         """A lease is over: end its sessions, and wait a moment for that."""
         with self._lock:
             self._leases.pop(lease_id, None)
-            relays = [relay for relay, _ in self._relays.values() if relay.lease == lease_id]
+            relays = [relay for relay in self._relays.values() if relay.lease == lease_id]
         for relay in relays:
             relay.revoke(
                 "its holder's lease on the device is over: given back, or its tracker is gone"
@@ -207,7 +187,7 @@ class Hub:
 
     def count(self, pong: wire.Header) -> None:
         """Add the totals of all sessions to a pong."""
-        relays = [relay for relay, _ in list(self._relays.values())]
+        relays = list(self._relays.values())
         pong["sessions"] = len(relays)
         pong["device_bytes"] = sum(relay.device_bytes for relay in relays)
 
@@ -219,7 +199,7 @@ class Hub:
             self.blobs.close()
 
     def _identities(self) -> list[tuple[str, Callable[[str], None]]]:
-        return [(relay.identity, relay.revoke) for relay, _ in list(self._relays.values())]
+        return [(relay.identity, relay.revoke) for relay in list(self._relays.values())]
 
     def _requests(self, identity: str) -> Any:
         if self.blobs is None:

@@ -119,33 +119,6 @@ class Deadline:
         return None
 
 
-_PROBE_SECONDS: Final = 1.0
-
-
-class Silence:
-    """One session's; more than `seconds` of silence are too long, 0 for any."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._heard = self._probed = time.monotonic()
-
-    def broken(self, now: float) -> None:
-        """The client has sent something."""
-        self._heard = now
-
-    def check(self, now: float) -> float:
-        """The length of the silence in seconds once that is too long; else 0."""
-        silence = now - self._heard
-        return silence if 0 < self._seconds < silence else 0.0
-
-    def asks_for_probe(self, now: float) -> bool:
-        """Whether it is time to check that the client's connection still exists."""
-        due = now - self._heard > 2 * _PROBE_SECONDS and now - self._probed > _PROBE_SECONDS
-        if due:
-            self._probed = now
-        return due
-
-
 # Seconds it may do so, and seconds if it waits for a processor or a disk.
 _IDLE_SECONDS: Final = 3.0
 _BUSY_SECONDS: Final = 60.0
@@ -182,9 +155,6 @@ def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedErr
     where = f" in {command}" if command else " between two commands"
     how = f"{worker.end(kill=True)}; a new session opens the device again"
     return DeviceRestartedError(f"{what}{where}: {how}{last.report(running)}"), command
-
-
-_PROBE: Final = wire.pack({"type": "probe"})
 
 
 class Relay:
@@ -228,7 +198,8 @@ class Relay:
         self._company = company
         self._ready = False
         self._seen = 0
-        self._silence = Silence(silence_seconds)
+        self._silence_seconds = silence_seconds
+        self._heard = time.monotonic()
         self._standstill = Standstill(worker)
         self._deadline = Deadline(kernel_deadline, worker)
         self._relayed = RelayedData(worker, channel, bounds, self._write)
@@ -271,7 +242,7 @@ class Relay:
         if self.ended:
             raise lost_session(self.ended)
         now = time.monotonic()
-        self._silence.broken(now)
+        self._heard = now
         kind = header.get("type")
         if kind == "batch":
             self._work(now)
@@ -288,7 +259,7 @@ class Relay:
 
     def control(self, header: wire.Header) -> wire.Header | None:
         """Take a control message; the reply, if any. Raises ProtocolError for an unknown one."""
-        self._silence.broken(time.monotonic())
+        self._heard = time.monotonic()
         kind = header.get("type")
         if kind == "ping":
             return self._pong(header)
@@ -334,7 +305,7 @@ class Relay:
         messages, self._seen = self._seen, self._worker.board.messages
         if messages != self._seen:
             self._standstill.moved(now)
-            self._silence.broken(now)
+            self._heard = now
         if running is not None or messages != self._seen:
             self._work(now)
         if running is not None:
@@ -347,10 +318,8 @@ class Relay:
             self._check_standstill(now)
         if self._over():
             return
-        if silence := self._silence.check(now):
-            self.give_up(f"silent for {silence:.0f} s")
-        elif self._silence.asks_for_probe(now) and not self._channel.send_control(_PROBE):
-            self.end("its connection is gone")
+        if 0 < self._silence_seconds < now - self._heard:
+            self.give_up(f"silent for {now - self._heard:.0f} s")
 
     def guarded(self, work: Callable[[], None]) -> None:
         """Run the front's work; an internal fault ends this session only, and is shown."""

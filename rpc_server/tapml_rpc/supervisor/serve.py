@@ -42,20 +42,11 @@ if TYPE_CHECKING:
     from tapml_rpc.supervisor.zmq_front import ZmqFront
     from tapml_rpc.tracker.registration import Registration
 
-_kept: list[int] = []
-
-
-def keep_output() -> None:
-    """Keep standard output for the line: from here on, what others print goes to standard error."""
-    if not _kept:
-        _kept.append(os.dup(1))
-        os.dup2(2, 1)
-
 
 def announce(line: dict[str, Any]) -> None:
-    """Print a line of JSON, the last that standard output gets."""
-    keep_output()
-    output = _kept.pop()
+    """Print a line of JSON, the last on standard output: what others print goes to the other."""
+    output = os.dup(1)
+    os.dup2(2, 1)
     try:
         os.write(output, json.dumps(line).encode() + b"\n")
     finally:

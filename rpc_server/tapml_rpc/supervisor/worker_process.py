@@ -121,7 +121,7 @@ class WorkerProcess:
 
     def waits_for_its_client(self) -> bool:
         """Whether it waits for its client to take bytes, and is neither stopped nor killed."""
-        return self.board.paused and not _is_harmed(self.pid)
+        return bool(self.board.paused) and not _is_harmed(self.pid)
 
     def ask_for_stack(self) -> None:
         """Have it print its threads' stacks, which works while a kernel hangs."""
@@ -165,12 +165,6 @@ class WorkerProcess:
             code = self._process.wait()
         return describe_exit(code)
 
-    def outlive(self) -> None:
-        """Wait a moment for it to end normally, then kill it."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
-        self.end(kill=True)
-
     def let_go(self, after: Callable[[], None] | None = None) -> None:
         """End it normally without waiting: its socket closes, and it is killed if it stays.
 
@@ -200,17 +194,13 @@ class WorkerProcess:
 class WorkerPool:
     """Workers for later sessions: one waits, its device open.
 
-    `allow_native`: workers may load machine code. `spare` is false for a driver that lets only one
-    process at a time use the device.
+    `allow_native`: workers may load machine code.
     """
 
-    def __init__(self, device: DeviceDescription, *, allow_native: bool, spare: bool) -> None:
+    def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
         self._device = device
         self._allow_native = allow_native
-        self._keep_spare = spare
         self._spare: WorkerProcess | None = None
-        # The last worker of a device that one process at a time may use.
-        self._former: WorkerProcess | None = None
         self._lock = threading.Lock()
 
     def prepare(self) -> WorkerProcess:
@@ -226,18 +216,8 @@ class WorkerPool:
             worker, self._spare = self._spare, None
         if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
             worker.let_go()
-            self._former, worker = worker, None
-        if worker is None:
-            if not self._keep_spare and self._former is not None:
-                self._former.outlive()
-            worker = self._start()
-        self._former = worker
-        return worker
-
-    def refill(self) -> None:
-        """Start the next spare worker, if one is kept."""
-        if self._keep_spare:
-            self.prepare()
+            worker = None
+        return worker or self._start()
 
     def close(self) -> None:
         """End the spare worker."""

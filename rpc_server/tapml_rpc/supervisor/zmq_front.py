@@ -80,6 +80,7 @@ class ZmqFront:
             curve=curve,
         )
         self._data: DataListener | RouterService
+        where = data_address
         try:
             if curve is None:
                 self._data = DataListener(self._forwarder, data_address, self._claim_plain)
@@ -90,6 +91,7 @@ class ZmqFront:
                     refuse=self._refuse_data,
                     gone=partial(self._data_gone, f"its data connection {GONE}"),
                 )
+            where = control_address
             self._control = router(
                 control_address,
                 take=self._take_control,
@@ -99,14 +101,12 @@ class ZmqFront:
         except (OSError, zmq.ZMQError) as error:
             self._end_context(linger=0)
             why = zmq.strerror(error.errno) if error.errno else str(error)
-            raise SetupError(f"cannot listen: {why}{_port_advice(error)}") from None
+            raise SetupError(f"cannot listen on {where}: {why}{_port_advice(error)}") from None
         self.address = self._control.address
         self.data_address = self._data.address
 
-    def run(self, should_stop: Callable[[], bool], wake_fds: tuple[int, ...] = ()) -> None:
-        """Serve until `should_stop` returns true; a readable `wake_fds` makes it check."""
-        for fd in wake_fds:
-            self._forwarder.watch(fd, EVENT_READ, lambda events: None)
+    def run(self, should_stop: Callable[[], bool]) -> None:
+        """Serve until `should_stop` returns true."""
         next_check, more = 0.0, False
         try:
             while not should_stop():
@@ -242,7 +242,7 @@ class ZmqFront:
         self._hub.refill()
 
     def _make_room(self) -> None:
-        if len(self._hub.sessions()) < self._hub.bounds.sessions:
+        if self._hub.load()["sessions"] < self._hub.bounds.sessions:
             return
         for relay, channel in list(self._relays.values()):
             if not channel.send_control(wire.pack({"type": "probe"})):

@@ -222,12 +222,6 @@ class Leases:
         held = {lease.request.sender.key for lease in self._leases.values()}
         return held | {waiting.sender.key for waiting in self._waiting}
 
-    def needs(self, key: bytes) -> bool:
-        """Whether a lease or a request depends on a connection."""
-        return any(lease.request.sender.key == key for lease in self._leases.values()) or any(
-            waiting.sender.key == key for waiting in self._waiting
-        )
-
     def held(self, lease_id: str) -> Lease | None:
         """A lease that is held; None for none."""
         lease = self._leases.get(lease_id)

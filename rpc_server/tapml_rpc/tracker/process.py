@@ -102,8 +102,8 @@ class TrackerLoop:
         except zmq.ZMQError as error:
             self._end()
             raise SetupError(
-                f"cannot listen on {bind}: {error.strerror}; if another tracker is there use "
-                "that, or give another address to --bind"
+                f"cannot listen on {bind}: {zmq.strerror(error.errno or 0)}; if another tracker "
+                "is there use that, or give another address to --bind"
             ) from None
         beside = _free_beside(port, 0 if websocket is None else websocket.port)
         try:

@@ -110,7 +110,7 @@ class Registry:
 
     def needs(self, key: bytes) -> bool:
         """Whether something depends on a connection."""
-        return key in self._by_key or self.leases.needs(key)
+        return key in self.peers()
 
     def _register(self, sender: Sender, header: wire.Header) -> None:
         _check_version(header)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import math
+import os
 import selectors
 import socket
 import ssl
@@ -45,7 +46,8 @@ def listen(host: str, port: int, advice: str) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+        number = getattr(error, "errno", None)
+        why = os.strerror(number) if number else error
         raise SetupError(f"cannot listen on {host} port {port}: {why}; {advice}") from error
     listener.setblocking(False)
     return listener

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scripts.soak_runtime import SERVE_OPTIONS
-from scripts.wire_fuzz.bindings import address_of
+from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of
 from scripts.wire_fuzz.server import ServerUnderTest
 from tapml_rpc.client import Session, connect
 from tapml_rpc.tracker.lease import Lease

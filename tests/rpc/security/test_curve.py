@@ -39,7 +39,7 @@ SECONDS = 15.0
 """Within so long a caller is told; the machine may be busy."""
 
 
-class Answer(Pending):
+class Answer(Pending[Any]):
     """What a batch's one command gave."""
 
     value: Any = None

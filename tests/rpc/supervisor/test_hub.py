@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 
@@ -54,7 +53,7 @@ class Told:
 def hub() -> Iterator[Hub]:
     hub = Hub(DEVICE, SupervisorOptions())
     yield hub
-    for relay, _ in list(hub._relays.values()):
+    for relay in list(hub._relays.values()):
         relay.end("the test is over", kill=True)
     hub.close()
 
@@ -68,7 +67,7 @@ def test_who_was_let_in_by_a_lease_is_in_no_session_without_it(hub: Hub) -> None
     hub.lend(ADA)
     with pytest.raises(SetupError, match="names no lease"):
         hub.hello(HELLO, Told(), admit(hub, ADA.token))
-    assert not hub.sessions()
+    assert not hub.load()["sessions"]
 
 
 @pytest.mark.parametrize("presented", ["", ADA.token])
@@ -151,26 +150,3 @@ def test_a_lost_worker_is_waited_for_once(hub: Hub, monkeypatch: pytest.MonkeyPa
         relay.readable()
     assert waited == [True]
     assert "SIGKILL" in channel.control[-1]["error"]["message"]
-
-
-def test_a_device_that_lets_one_process_in_has_one_session_and_then_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    driver = SimpleNamespace(EXCLUSIVE=True)
-    monkeypatch.setattr("tapml_rpc.supervisor.hub.load_driver_module", lambda _: driver)
-    hub = Hub(DEVICE, SupervisorOptions())
-    try:
-        first, welcome = hub.hello(HELLO, Told(), "ada")
-        hub.refill()
-        assert welcome["bounds"]["sessions"] == 1 and hub._pool._spare is None
-        with pytest.raises(SetupError, match="all 1 sessions of this server are taken"):
-            hub.hello(HELLO, Told(), "bob")
-        # It would not end by itself.
-        os.kill(first.pid, signal.SIGSTOP)
-        first.end("given back")
-        second, _ = hub.hello(HELLO, Told(), "bob")
-        with pytest.raises(ProcessLookupError):
-            os.kill(first.pid, 0)
-        second.end("the test is over", kill=True)
-    finally:
-        hub.close()

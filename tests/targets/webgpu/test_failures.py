@@ -31,6 +31,7 @@ from tapml_targets.errors import (
 from tapml_targets.library import CodeModule, Kernel
 from tapml_targets.limits import Limits
 from tapml_targets.webgpu.driver import open_device
+from tests.rpc.libraries import call_and_report
 from tests.targets.libraries import library
 from tests.targets.webgpu.wgsl import ADD, copy, load
 
@@ -255,7 +256,7 @@ def test_a_device_lost_in_a_submission_ends_its_session_with_a_report(
         tensors = [RemoteTensor(buffer, 0, (16,), "float32") for buffer in buffers]
         session.write(buffers[0], bytes(64))
         with pytest.raises(DeviceLostError, match=r"SIGABRT[\s\S]*Parent device is lost"):
-            session.call_and_report(uploaded, "double_add", tensors)
+            call_and_report(session, uploaded, "double_add", tensors)
     with open_local(f"webgpu:{device.index}") as other:
         buffer = other.allocate(4)
         other.write(buffer, b"good")
