@@ -56,7 +56,7 @@ class Checker:
         self._library = library
         self._folder = folder
         self._command_seconds = command_seconds
-        self._device = device if self.tool.ON_DEVICES else None
+        self._device = device
         self._lives = 0
         self._spec = ""
         self._start()
@@ -148,11 +148,13 @@ class Checker:
                 f"{self.tool.NAME} ({self._library}) does not start: "
                 f"{problem or (answer or {}).get('problem')}"
             )
-        for device in answer["devices"]:
-            if self._device not in (None, device["index"]):
-                continue
-            if device.get("device_type") == "checker":
-                return f"{self.platform}:{device['index']}"
+        found = [
+            device["index"] for device in answer["devices"] if device["device_type"] == "checker"
+        ]
+        if self._device in found:
+            return f"{self.platform}:{self._device}"
+        if found and (self._device is None or not self.tool.ON_DEVICES):
+            return f"{self.platform}:{found[0]}"
         raise SetupError(
             f"no {self.platform} device is {self.tool.NAME}, though the driver is {self._library}"
         )
@@ -171,8 +173,8 @@ def open_checker(
     command_seconds
         Time limit for simulating one kernel, after which the process is killed.
     device
-        Index of the device to check on, where the checker works on the platform's own; None for
-        the first.
+        Index of the device to check on, where the checker has it or works on the platform's own;
+        else, and for None, it is the checker's first.
 
     Raises
     ------
