@@ -2,8 +2,9 @@
 
 Without options it counts kernels and types at the full shape, which needs no weights: they are
 memory that is reserved and never touched. With `--measure` it moves a model of that shape, each
-extent divided by `--scale`, in a cold cache. Its weights are drawn by a seed and written one tensor
-at a time, so that no process holds all of them while they are made.
+extent divided by `--scale`, in a cold cache. With `--tests` it carves a test of every operator in
+every entry and replays them on the target, for which no process holds all weights: they are mapped.
+They are drawn by a seed and written one tensor at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +30,8 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.plan_without_weights import plan_without_weights  # noqa: E402
 from tapml.cli.model_arguments import positive  # noqa: E402
+from tapml.execute.arrays import ALIGNMENT  # noqa: E402
+from tapml.models.mapped_weights import BOUND  # noqa: E402
 from tapml_targets.errors import InputError, TapmlError  # noqa: E402
 
 LLAMA2_7B: Final = {
@@ -51,6 +56,12 @@ NEW_TOKENS: Final = 2
 PAPER_KERNELS: Final = 456
 PAPER_TYPES: Final = 18
 _SEED: Final = 7
+# Of the tests' tensors without weights: less than all sites have, more than one site of each.
+_BUDGET: Final = "16M"
+_SAID: Final = 2
+# Bytes of mapped weights that may be resident.
+_RESIDENT: Final = 64 << 20
+_COMMAND: Final = "from tapml.cli.start import main; exit(main())"
 # Of float32, as the initial weights of a Llama.
 _STANDARD_DEVIATION: Final = 0.02
 EXAMPLES: Final = """\
@@ -59,6 +70,7 @@ examples:
   python scripts/table_three.py --layers 2                    the same with two layers
   python scripts/table_three.py --measure --scale 16 --layers 2 --target webgpu
   python scripts/table_three.py --measure --scale 1 --layers 32 --json     needs 27 GB of disk
+  python scripts/table_three.py --tests --scale 4 --layers 8       carve and replay, weights mapped
 
 exit codes: 0; 1 the model did not pass; 2 input.
 """
@@ -97,7 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TapmlError as error:
         print(f"scripts/table_three.py: {error}", file=sys.stderr)
         return error.exit_code
-    found = measure(shape, options.target) if options.measure else count(shape)
+    if options.tests:
+        found = tests(shape, options.target, options.folder)
+    else:
+        found = measure(shape, options.target) if options.measure else count(shape)
     if options.json:
         print(json.dumps(found, indent=1))
     else:
@@ -113,7 +128,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--measure", action="store_true", help="move the model and time each step")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--measure", action="store_true", help="move the model and time each step")
+    kind.add_argument("--tests", action="store_true", help="carve tests and replay them, by steps")
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for the model (temporary)")
     parser.add_argument(
         "--scale",
         type=positive,
@@ -198,12 +216,16 @@ def write_weights(shape: Mapping[str, Any], folder: Path) -> int:
         header[name] = {"dtype": "F32", "shape": list(each), "data_offsets": [total, end]}
         total = end
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    # So that every tensor can be used where it is.
+    text += b" " * (-(8 + len(text)) % ALIGNMENT)
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for number, (name, each) in enumerate(shapes.items()):
             random = np.random.default_rng([_SEED, number])
-            values = random.standard_normal(each, np.float32) * np.float32(_STANDARD_DEVIATION)
+            # Uniform numbers take a third of the time of normal ones.
+            values = random.random(each, np.float32)
+            values -= np.float32(0.5)
+            values *= np.float32(_STANDARD_DEVIATION * math.sqrt(12))
             values += 1.0 if "norm" in name else 0.0
             values.tofile(file)
     settings = config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
@@ -219,7 +241,7 @@ def measure(shape: Mapping[str, Any], target: str) -> dict[str, Any]:
         nbytes = write_weights(shape, folder / "model")
         ended = subprocess.run(
             [
-                sys.executable, "-P", "-c", "from tapml.cli.start import main; exit(main())",
+                sys.executable, "-P", "-c", _COMMAND,
                 "offload", "--model", str(folder / "model"), "--target", target, "--session",
                 str(folder / "session"), "--context", str(CONTEXT), "--tokens", TOKENS,
                 "--new-tokens", str(NEW_TOKENS), "--strategy", "bisect", "--quiet",
@@ -239,6 +261,96 @@ def measure(shape: Mapping[str, Any], target: str) -> dict[str, Any]:
         "rows": rows(report["phases"], report["summary"]["operators"]),
         "exit_code": ended.returncode,
     }
+
+
+def tests(shape: Mapping[str, Any], target: str, parent: Path | None = None) -> dict[str, Any]:
+    """Carve a test of every operator in every entry and replay them; seconds and memory of each."""
+    with tempfile.TemporaryDirectory(prefix="tapml-table-three-", dir=parent) as temporary:
+        folder = Path(temporary)
+        (folder / "model").mkdir()
+        steps: list[dict[str, Any]] = []
+        before = time.monotonic()
+        nbytes = write_weights(shape, folder / "model")
+        steps.append(_step("weights by seed", before, _peak_gb(resource.RUSAGE_SELF), 0))
+        commands = {
+            "carve": [
+                "carve", "--model", str(folder / "model"), "--out", str(folder / "suite"),
+                "--context", str(CONTEXT), "--tokens", TOKENS, "--new-tokens", str(NEW_TOKENS),
+                "--budget", _BUDGET, "--quiet",
+            ],
+            "replay": ["replay", str(folder / "suite"), "--device", target],
+        }  # fmt: skip
+        variables = os.environ | {"TAPML_CACHE_DIR": str(folder / "cache"), BOUND: str(_RESIDENT)}
+        for name, command in commands.items():
+            before = time.monotonic()
+            started = subprocess.Popen(
+                [sys.executable, "-P", "-c", _COMMAND, *command],
+                env=variables,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            watched = Memory(started.pid)
+            said = (started.communicate()[0] or "").strip().splitlines()[-_SAID:]
+            steps.append(_step(name, before, watched.stop(), started.returncode, said))
+            print(json.dumps(steps[-1]), file=sys.stderr, flush=True)
+            if started.returncode:
+                break
+    return {
+        "shape": dict(shape),
+        "target": target,
+        "weights_gb": round(nbytes / 1e9, 3),
+        "peak_gb": max(each["peak_gb"] for each in steps),
+        "load": round(os.getloadavg()[0], 1),
+        "steps": steps,
+        "exit_code": steps[-1]["exit_code"],
+    }
+
+
+def _step(
+    name: str, before: float, peak: float, code: int, said: Sequence[str] = ()
+) -> dict[str, Any]:
+    seconds = round(time.monotonic() - before, 1)
+    return {"step": name, "seconds": seconds, "peak_gb": peak, "exit_code": code, "said": [*said]}
+
+
+class Memory:
+    """The most memory of a process and its descendants together, sampled, in GB."""
+
+    def __init__(self, process: int) -> None:
+        self._most = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, args=(process,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> float:
+        """End sampling; the most that was found."""
+        self._ended.set()
+        self._thread.join()
+        return round(self._most / 1e6, 2)
+
+    def _sample(self, process: int) -> None:
+        while not self._ended.wait(0.1):
+            self._most = max(self._most, sum(map(_kilobytes, _family(process))))
+
+
+def _family(process: int) -> list[int]:
+    """A process and its descendants."""
+    found, waiting = [], [process]
+    while waiting:
+        each = waiting.pop()
+        found.append(each)
+        with suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                waiting += map(int, (task / "children").read_text("ascii").split())
+    return found
+
+
+def _kilobytes(process: int) -> int:
+    """Resident memory of a process; what several share is counted once in all."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text("ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return 0
 
 
 def rows(phases: Sequence[Mapping[str, Any]], operators: int) -> list[dict[str, Any]]:
@@ -278,6 +390,11 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"{shape['vocab_size']}: {found['weights_gb']} GB of weights in float32, "
         f"at most {found['peak_gb']} GB in a process"
     )
+    if "steps" in found:
+        for each in found["steps"]:
+            said = "; ".join(each["said"])
+            yield f"{each['step']}: {each['seconds']} s, {each['peak_gb']} GB. {said}"
+        return
     if "rows" not in found:
         sites = ", ".join(f"{name} {each}" for name, each in found["sites"].items())
         used = ", ".join(f"{name} {each}" for name, each in found["operators_of_entries"].items())

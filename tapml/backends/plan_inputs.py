@@ -16,6 +16,7 @@ from tapml.models.stored import (
     StoredEncoder,
     StoredEncoderDecoder,
     StoredModule,
+    StoredStepped,
 )
 from tapml_targets.errors import UnsupportedOperatorError
 
@@ -58,7 +59,8 @@ def plan_inputs(model: Any) -> PlanInputs:
         If it is of another kind.
     """
     for kind, found in _KINDS.items():
-        if isinstance(model, kind):
+        # One that reads token by token has no entry for a whole text.
+        if isinstance(model, kind) and not isinstance(model, StoredStepped):
             made: PlanInputs = found(model)
             return made
     raise UnsupportedOperatorError(

@@ -26,6 +26,7 @@ from tapml.models.encoder_decoder import LoadedEncoderDecoder
 from tapml.models.huggingface import load_any
 from tapml.models.inputs import MASKED
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
+from tapml.models.one_entry import encoded
 from tapml.models.recorded_module import RecordedModule
 from tapml.models.recurrent import LoadedRecurrent
 from tapml_targets.errors import InputError, UnsupportedOperatorError
@@ -120,8 +121,7 @@ class _OfTokens(nn.Module):
         mask = torch.where(seen, 0.0, self.masked).to(self.element)
         with self.family.around(self.model):
             arguments = self.family.arguments(self.model, tokens[None], mask)
-            result: Tensor = self.model(input_ids=token_ids, **arguments)[0]
-        return result
+            return encoded(self.model(input_ids=token_ids, **arguments))
 
 
 class _OfState(nn.Module):

@@ -10,7 +10,6 @@ from tapml.execute.arrays import Array
 from tapml.execute.sampling import Choose, largest
 from tapml_targets.errors import InputError
 
-PREFILL = "prefill"
 DECODE = "decode"
 
 
@@ -39,8 +38,8 @@ class Decoder(Protocol):
     def end_tokens(self) -> Set[int]:
         """Tokens that end generation."""
 
-    def prepare_prefill(self, token_ids: Sequence[int], start: int = 0) -> dict[str, Array]:
-        """Inputs of ``prefill`` for at least two tokens."""
+    def prompt_runs(self, token_ids: Sequence[int]) -> Sequence[tuple[str, Mapping[str, Array]]]:
+        """Entries that a prompt goes through, with their inputs; the last gives the next token."""
 
     def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
         """Inputs of ``decode`` for one token."""
@@ -50,7 +49,7 @@ class Decoder(Protocol):
 class GeneratedToken:
     """A token id and the logits ``[vocabulary]`` it was taken from.
 
-    `step` counts the prompt's runs from 0, the prefill; `entry` is the entry that ran.
+    `step` counts the tokens from 0, that of the prompt's last run; `entry` is the entry that ran.
     """
 
     token: int
@@ -70,7 +69,7 @@ def greedy(
 ) -> Iterator[GeneratedToken]:
     """Generate from an empty state, always taking the largest logit unless `choose` does otherwise.
 
-    A prompt of one token goes through decode, a longer one through prefill.
+    A prompt of one token goes through decode, a longer one through prefill if the model has it.
 
     Parameters
     ----------
@@ -126,10 +125,9 @@ def _generate(
     choose: Choose,
 ) -> Iterator[GeneratedToken]:
     runner.reset()
-    if len(token_ids) == 1:
-        entry, inputs = DECODE, model.prepare_decode(token_ids[0], 0)
-    else:
-        entry, inputs = PREFILL, model.prepare_prefill(token_ids)
+    *before, (entry, inputs) = model.prompt_runs(token_ids)
+    for each in before:
+        runner.run(*each)
     position = len(token_ids)
     for step in range(max_new_tokens):
         logits = next(iter(runner.run(entry, inputs).values()))[0, -1]

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree
 
 from tapml.importing.exporting import EntryDescription, export_program
@@ -84,10 +85,14 @@ def record_module(
             _named_outputs(_call(module, [torch.from_numpy(each) for each in some], name))
             for some in fitted
         ]
+        _check_repeats(outputs, expected[0], name)
         program = export_program(
-            EntryDescription(name, module, tuple(inputs), (), dynamic_shapes=tuple(shapes))
+            EntryDescription(
+                name, module, tuple(inputs), (), dynamic_shapes=_by_argument(module, shapes)
+            )
         )
     _check_signature(program, [key for key, _ in outputs], name)
+    _check_extents(program, name)
     # What is moved is what a folder would give.
     program = read_program(write_program(program), program.state_dict, program.constants)
     return recorded(
@@ -119,6 +124,41 @@ def _call(module: nn.Module, inputs: Sequence[Tensor], name: str) -> Any:
         raise InputError(
             f"{name} does not take the inputs {shown}: {type(error).__name__}: {reason[0][:200]}"
         ) from error
+
+
+def _check_repeats(
+    first: Sequence[tuple[str, Tensor]], again: Sequence[tuple[str, Tensor]], name: str
+) -> None:
+    """A second run of the first inputs gives the same shapes, and numbers that are close."""
+    for (key, one), (_, other) in zip(first, again, strict=True):
+        same = one.shape == other.shape and torch.allclose(
+            one.double(), other.double(), rtol=1e-2, atol=1e-3, equal_nan=True
+        )
+        if not same:
+            raise InputError(
+                f"output {key} of {name} differs between two runs of the same inputs: a model has "
+                "no random numbers and no state that it changes"
+            )
+
+
+def _check_extents(program: torch.export.ExportedProgram, name: str) -> None:
+    """No size depends on values."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and free_unbacked_symbols(value):
+            raise InputError(
+                f"{name} has {node.target}, whose size depends on the values of its input: "
+                "expected sizes that follow from those of the inputs; take a fixed number"
+            )
+
+
+def _by_argument(module: nn.Module, shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """Shapes as ``torch.export`` takes them: those of an argument ``*x`` are one tuple."""
+    kinds = [each.kind for each in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return tuple(shapes)
+    before = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:before], tuple(shapes[before:]))
 
 
 def _argument_names(module: nn.Module, count: int) -> list[str]:
@@ -181,7 +221,8 @@ def _range(dimension: Any) -> SymbolRange:
 def _dtype(tensor: Tensor) -> str:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _DTYPES:
-        raise InputError(f"a tensor has dtype {name}: expected one of {', '.join(_DTYPES)}")
+        remedy = "; convert it first (module.float())" if tensor.is_floating_point() else ""
+        raise InputError(f"a tensor has dtype {name}: expected one of {', '.join(_DTYPES)}{remedy}")
     return name
 
 

@@ -183,8 +183,14 @@ def _weight_files(folder: Path) -> list[Path]:
 def _family(config: dict[str, Any], path: Path) -> Family:
     named = config.get("architectures")
     found = named[0] if isinstance(named, list) and named else None
-    family = architectures().get(found) if isinstance(found, str) else None
-    if family is None and isinstance(found, str):
+    if not isinstance(found, str):
+        raise InputError(
+            f"{path} has architectures = {str(named)[:60]}: expected a list with the name of the "
+            f'model\'s class, such as ["LlamaForCausalLM"]; its model_type is '
+            f"{str(config.get('model_type'))[:60]!r}"
+        )
+    family = architectures().get(found)
+    if family is None:
         # Needs transformers, which most folders are inspected without.
         from tapml.models.unlisted import unlisted_family
 
@@ -193,7 +199,7 @@ def _family(config: dict[str, Any], path: Path) -> Family:
         known = _input_of(found)
         reason = "code in a folder never runs" if known is None else known
         raise InputError(
-            f"{path} has the unknown architecture {str(found)[:100]!r}: the nearest of the "
+            f"{path} has the unknown architecture {found[:100]!r}: the nearest of the "
             f"{len(architectures())} known ones is {nearest(found)}; {reason}"
         )
     return family

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +16,21 @@ from tapml.models.codec_of_folder import load_codec
 from tapml.models.families.family import Family
 from tapml.models.input_files import Array, input_file
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
+from tapml.models.mapped_weights import map_weights
 from tapml.models.mlc_model import as_mlc
 from tapml.models.module_folder import load_module_folder
 from tapml.models.onnx_file import load_onnx
 from tapml.models.packed.build import build_packed
 from tapml.models.packed.quantizers import quantize_module
 from tapml.models.published import load_published
+from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
+from tapml.models.stepped import LoadedStepped
 from tapml.models.unlisted import checked, settled
 from tapml.models.vision import load_vision
+from tapml.models.weight_names import check_weights
 from tapml.models.weights_hash import hash_weights
 from tapml_targets.errors import InputError
 
@@ -41,8 +43,11 @@ DEFAULT_SENTENCE: Final = 64
 BATCH: Final = 4
 # Of a model without a limit of its own, as with ALiBi.
 LONGEST_CONTEXT: Final = 1 << 16
-# Names of weights that old conversions stored and that are computed now.
-_COMPUTED: Final = (r"rotary_emb\.inv_freq$", r"embeddings\.position_ids$")
+_DECODERS: Final[dict[str, type[LoadedModel]]] = {
+    "decoder": LoadedModel,
+    "recurrent": LoadedRecurrent,
+    "stepped": LoadedStepped,
+}
 _ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -190,8 +195,10 @@ def _of_text(
         both = LoadedEncoderDecoder(*loaded, folder, notes=tuple(notes), family=family)
         return settled(both) if family.tried else both
     ends = _end_tokens(module)
-    kind = LoadedRecurrent if family.workload == "recurrent" else LoadedModel
-    model = kind(
+    if family.tried and family.state(module.config):
+        # Only a run of the class shows what its layers keep.
+        family = replace(family, workload="stepped")
+    model = _DECODERS[family.workload](
         *loaded,
         folder,
         notes=tuple(notes),
@@ -244,8 +251,14 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
                 checkpoint.form,
             )
             return packed.requires_grad_(False).eval()
-        _check_weights(config, checkpoint)
-        with _quiet_transformers():
+        with torch.device("meta"):
+            empty: Any = _class_of(checkpoint)(config)
+        check_weights(empty, checkpoint)
+        mapped = map_weights(checkpoint, empty, getattr(torch, dtype))
+        if mapped is not None:
+            return mapped.requires_grad_(False).eval()
+        del empty
+        with quiet_transformers():
             module, found = _class_of(checkpoint).from_pretrained(
                 folder,
                 config=config,
@@ -261,6 +274,9 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
         raise
     except Exception as error:  # libraries raise errors of any class on a malformed folder
         reason = str(error).strip().splitlines() or [type(error).__name__]
+        if isinstance(error, KeyError):
+            # Of an activation or another kind by name.
+            reason = [f"config.json says {error}, which transformers does not know"]
         raise InputError(
             f"{folder} cannot be loaded ({reason[0][:300]}): expected a complete model folder "
             f"of {checkpoint.family.architectures[0]}; fetch it again"
@@ -270,23 +286,6 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
         raise InputError(f"{folder} was not loaded as it is stored ({found}): fetch it again")
     module.requires_grad_(False)
     return module.eval()
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Suppress the progress bar and load report; errors have the same information."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    verbosity = logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _check_class(config: Any, checkpoint: Checkpoint) -> None:
@@ -305,82 +304,6 @@ def _class_of(checkpoint: Checkpoint) -> Any:
     name = checkpoint.config["architectures"][0]
     own = checkpoint.family.own_class
     return own() if own is not None else getattr(transformers, name)
-
-
-def _check_weights(config: Any, checkpoint: Checkpoint) -> None:
-    """Compare the weights of the configuration with those in the files, without allocation."""
-    with torch.device("meta"):
-        empty: Any = _class_of(checkpoint)(config)
-    expected = {name: tuple(value.shape) for name, value in empty.state_dict().items()}
-    stored = _as_named_here(empty, checkpoint)
-    # Only some configurations say whether weights are tied.
-    ties = getattr(config, "tie_word_embeddings", True)
-    tied = set(empty.all_tied_weights_keys) if ties else set()
-    made = _matching(expected.keys(), empty._keys_to_ignore_on_load_missing)
-    both = expected.keys() & stored.keys()
-    for kind, names, remedy in (
-        ("missing", expected.keys() - stored.keys() - tied - made, "fetch the folder again"),
-        (
-            "mismatched",
-            {name for name in both if expected[name] != stored[name]},
-            "config.json and the weights belong to different models",
-        ),
-        (
-            "unexpected",
-            stored.keys() - expected.keys(),
-            "the model would be computed without them; check config.json",
-        ),
-    ):
-        if names:
-            first = min(names)
-            raise InputError(
-                f"{checkpoint.folder} has {len(names)} {kind} weights, first {first} (expected "
-                f"{expected.get(first, 'none')}, found {stored.get(first, 'none')}): {remedy}"
-            )
-
-
-def _matching(names: Iterable[str], patterns: Iterable[str] | None) -> set[str]:
-    return {name for name in names for each in patterns or () if re.search(each, name)}
-
-
-def _as_named_here(empty: Any, checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """Shapes of the stored weights under the names of the class, without those it computes now.
-
-    Files have older names; ``transformers`` knows which. A weight that it makes from several stored
-    ones has the shape it will have.
-    """
-    from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-
-    mapping = get_model_conversion_mapping(empty)
-    renamings = [each for each in mapping if isinstance(each, WeightRenaming)]
-    converters = [each for each in mapping if isinstance(each, WeightConverter)]
-    known = empty.state_dict()
-    computed = [
-        r"rotary_emb\.inv_freq$",
-        r"embeddings\.position_ids$",
-        *(empty._keys_to_ignore_on_load_unexpected or ()),
-    ]
-    shapes = {}
-    for name, tensor in checkpoint.tensors.items():
-        here, pattern = rename_source_key(
-            name, renamings, converters, empty.base_model_prefix, known
-        )
-        if here not in known and any(re.search(each, here) for each in computed):
-            continue
-        if pattern is None:
-            shapes[here] = tensor.shape
-            continue
-        for each in _made_of(here, pattern, converters):
-            shapes[each] = tuple(known[each].shape) if each in known else tensor.shape
-    return shapes
-
-
-def _made_of(name: str, pattern: str, converters: Sequence[Any]) -> list[str]:
-    """All weights of the class that a stored one becomes, of which `name` is the first."""
-    found = next(each for each in converters if pattern in each.source_patterns)
-    first, *others = found.target_patterns
-    return [name, *(name.replace(first, other, 1) for other in others)]
 
 
 def _check_rope(config: Any, folder: Path) -> None:

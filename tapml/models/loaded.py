@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tapml.models.entries import EntryModule, entry_module, state_shapes
 from tapml.models.families.family import CacheShape, Family
 from tapml.models.inputs import DECODE, PREFILL, Array
-from tapml.models.one_entry import EncoderForward, one_entry
+from tapml.models.one_entry import EncoderForward, encoded, one_entry
 from tapml.models.stored import (
     ENCODE,
     MODULE,
@@ -199,12 +199,8 @@ class LoadedModel(Loaded):
 
     def own_steps(self) -> Iterator[OwnStep]:
         """Prefill, then decode, against one ``forward`` of all tokens without a cache."""
-        window = max(int(getattr(self.config, each, None) or 0) for each in _WINDOWS)
-        wanted = max(_SHORTEST, window + _DECODE_STEPS + _BEYOND_WINDOW)
-        length = min(wanted, self.context_length)
-        tokens = [(index * 7919 + 11) % self.vocabulary for index in range(length)]
-        with torch.no_grad():
-            own = self.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+        tokens, own = self._own_logits()
+        length = len(tokens)
         entries = {entry.name: entry for entry in self.entry_modules()}
         state = {name: torch.from_numpy(each) for name, each in self.empty_state().items()}
         start, position = length - _DECODE_STEPS, 0
@@ -219,6 +215,17 @@ class LoadedModel(Loaded):
             logits = outputs[0][0].numpy()
             yield OwnStep(name, logits, own[position : position + len(logits)])
             position += len(logits)
+
+    def _own_logits(self) -> tuple[list[int], Array]:
+        """Tokens beyond any window, and the logits of the class's own forward of them all."""
+        window = max(int(getattr(self.config, each, None) or 0) for each in _WINDOWS)
+        wanted = max(_SHORTEST, window + _DECODE_STEPS + _BEYOND_WINDOW)
+        length = min(wanted, self.context_length)
+        tokens = [(index * 7919 + 11) % self.vocabulary for index in range(length)]
+        with torch.no_grad():
+            output = self.module(input_ids=torch.tensor([tokens]), use_cache=False)
+        own: Array = output.logits[0].numpy()
+        return tokens, own
 
     def _rooting_prompt(self) -> list[int]:
         length = min(_ROOTING_PROMPT, self.context_length)
@@ -243,6 +250,10 @@ class LoadedModel(Loaded):
     def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
         """Inputs of ``decode``; see :meth:`StoredDecoder.prepare_decode`."""
         return self.stored.prepare_decode(token_id, position)
+
+    def prompt_runs(self, token_ids: Sequence[int]) -> list[tuple[str, dict[str, Array]]]:
+        """The runs of a prompt; see :meth:`StoredDecoder.prompt_runs`."""
+        return self.stored.prompt_runs(token_ids)
 
     def check_tokens(self, token_ids: Sequence[int]) -> None:
         """Raise :class:`InputError` if a token is not in the vocabulary."""
@@ -324,7 +335,7 @@ class LoadedEncoder(Loaded):
         (entry,) = self.entry_modules()
         inputs = self.stored.prepare(sentences)
         with torch.no_grad():
-            own = self.module(input_ids=ids, attention_mask=mask)[0].numpy()
+            own = encoded(self.module(input_ids=ids, attention_mask=mask)).numpy()
             ours = entry.module(*(torch.from_numpy(each) for each in inputs.values())).numpy()
         own, ours = own[: len(sentences)], ours[: len(sentences)]
         if self.stored.measure == "vectors":

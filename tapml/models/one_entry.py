@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,20 @@ class EncoderForward(nn.Module):
         positions = torch.arange(token_ids.shape[1], dtype=torch.int32)[None]
         rows = attention_mask.expand(-1, -1, token_ids.shape[1], -1)
         arguments = self.family.arguments(self.model, positions, rows)
-        result: Tensor = self.model(input_ids=token_ids, **arguments)[0]
-        return result
+        return encoded(self.model(input_ids=token_ids, **arguments))
+
+
+def encoded(output: Any) -> Tensor:
+    """What an encoder's output is moved and compared by: its first tensor.
+
+    Of one that answers questions, the logits of a beginning and of an end are two numbers for each
+    token.
+    """
+    begin, end = (getattr(output, each, None) for each in ("start_logits", "end_logits"))
+    if isinstance(begin, Tensor) and isinstance(end, Tensor):
+        return torch.stack((begin, end), dim=-1)
+    result: Tensor = output[0]
+    return result
 
 
 def one_entry(

@@ -15,7 +15,15 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tapml.models.inputs import MASKED, MODEL_INPUTS, TOKENS, Array, entry_inputs
+from tapml.models.inputs import (
+    DECODE,
+    MASKED,
+    MODEL_INPUTS,
+    PREFILL,
+    TOKENS,
+    Array,
+    entry_inputs,
+)
 from tapml_targets.errors import InputError
 
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -133,6 +141,12 @@ class StoredDecoder(StoredModel):
             (token_id,), position, context_length=self.context_length, dtype=self.dtype
         )
 
+    def prompt_runs(self, token_ids: Sequence[int]) -> list[tuple[str, dict[str, Array]]]:
+        """Entries that a prompt goes through, with their inputs, in order."""
+        if len(token_ids) == 1:
+            return [(DECODE, self.prepare_decode(token_ids[0], 0))]
+        return [(PREFILL, self.prepare_prefill(token_ids))]
+
     def facts(self) -> dict[str, int | str]:
         """Context and vocabulary."""
         return {"context": self.context_length, "vocabulary": self.vocabulary}
@@ -177,6 +191,20 @@ class StoredRecurrent(StoredDecoder):
         """The token id alone; see :meth:`StoredDecoder.prepare_decode`."""
         made = super().prepare_decode(token_id, position)
         return {TOKENS: made[TOKENS]}
+
+
+@dataclass(frozen=True)
+class StoredStepped(StoredDecoder):
+    """The sizes of a decoder that reads token by token; attributes as of :class:`StoredDecoder`.
+
+    Its only entry is ``decode``.
+    """
+
+    workload: Literal["stepped"] = "stepped"  # type: ignore[assignment]
+
+    def prompt_runs(self, token_ids: Sequence[int]) -> list[tuple[str, dict[str, Array]]]:
+        """A run of ``decode`` for each token; see :meth:`StoredDecoder.prompt_runs`."""
+        return [(DECODE, self.prepare_decode(each, at)) for at, each in enumerate(token_ids)]
 
 
 Measure: TypeAlias = Literal["vectors", "classes", "values"]
@@ -518,6 +546,7 @@ _KINDS: Final[Mapping[str, type[StoredModel]]] = {
     "encoder_decoder": StoredEncoderDecoder,
     "module": StoredModule,
     "recurrent": StoredRecurrent,
+    "stepped": StoredStepped,
 }
 
 

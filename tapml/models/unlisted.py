@@ -21,9 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
-from tapml.models.families.masks import by_layer, plain, windowed
+from tapml.models.families.masks import by_layer, plain, unmasked, windowed
 from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
 from tapml.models.loaded import Loaded
+from tapml.models.quiet_transformers import quiet_transformers
+from tapml.models.stepped import CACHES, absent_attributes, kept_by
 from tapml_targets.errors import InputError
 
 _TOLERANCE: Final = {"float32": 1e-4, "float16": 2e-2}
@@ -38,13 +40,11 @@ _SIZES: Final = {
 _DECODERS: Final = ("CAUSAL_LM",)
 _BOTH: Final = ("SEQ_TO_SEQ_CAUSAL_LM",)
 _CLASSES: Final = ("IMAGE_CLASSIFICATION", "SEQUENCE_CLASSIFICATION")
-_VECTORS: Final = ("MASKED_LM", "TOKEN_CLASSIFICATION", "TEXT_ENCODING", "")
+_VECTORS: Final = ("MASKED_LM", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "TEXT_ENCODING", "")
 # Attention of a decoder to its encoder, and the layers that make its keys and values.
 _CROSS: Final = frozenset({"encoder_attn", "cross_attn", "crossattention", "EncDecAttention"})
 _KEY_AND_VALUE: Final = (("k_proj", "v_proj"), ("k", "v"), ("key", "value"))
-# What a layer of a cache may keep besides keys and values.
-_OTHER_STATE: Final = ("conv_states", "recurrent_states", "ssm_states")
-_MASKS: Final = (plain, windowed, by_layer, after_padding)
+_MASKS: Final = (plain, windowed, by_layer, after_padding, unmasked)
 _Model = TypeVar("_Model", bound=Loaded)
 
 
@@ -69,6 +69,7 @@ def unlisted_family(architecture: str) -> Family | None:
         "embedding": "",
         "layer": "",
         "cache": probe.cache,
+        "state": probe.state,
         "tried": True,
         "loading": BATCHED_EXPERTS,
     }
@@ -199,40 +200,64 @@ def _prepared_size(config: Any) -> Any:
 
 
 class _Probe:
-    """Finds the shapes of a cache in a run of the class's own."""
+    """Finds what the layers of a cache keep, in a run of the class's own."""
 
     def __init__(self) -> None:
         self._shapes: tuple[CacheShape, ...] = ()
+        self._state: dict[str, tuple[int, ...]] = {}
 
     def run(self, module: nn.Module) -> None:
+        from transformers import DynamicCache
+
         name = type(module).__name__
         config: Any = module.config
         tokens = torch.tensor([[1, 2]])
         both = {"decoder_input_ids": tokens} if config.is_encoder_decoder else {}
+        absent = absent_attributes(module)
         try:
-            with torch.no_grad():
-                output = module(input_ids=tokens, use_cache=True, **both)
-            kept = getattr(output, "past_key_values", None)
-            kept = getattr(kept, "self_attention_cache", kept)
+            with torch.no_grad(), quiet_transformers():
+                kept = _kept(module(input_ids=tokens, use_cache=True, **both))
+                if (
+                    kept is None
+                    and "past_key_values" in inspect.signature(module.forward).parameters
+                ):
+                    # Not every class gives back what it was given.
+                    kept = DynamicCache(config=config)
+                    module(input_ids=tokens, use_cache=True, past_key_values=kept, **both)
         except Exception as error:  # a class may ask for anything
             raise _refused(
                 name, f"its own forward of two tokens ends in an error ({_line(error)})"
             ) from error
+        layers = list(getattr(kept, "layers", ()))
+        found = [kept_by(layer, number) for number, layer in enumerate(layers)]
+        state = {name: shape for _, states in found for name, shape in states.items()}
+        for held, part, attribute in absent:
+            if isinstance(value := getattr(part, attribute), Tensor):
+                state[held] = tuple(value.shape)
+                setattr(part, attribute, None)
         shapes = []
-        for number, layer in enumerate(getattr(kept, "layers", ())):
-            pair = [getattr(layer, part, None) for part in ("keys", "values")]
-            more = any(getattr(layer, each, None) is not None for each in _OTHER_STATE)
-            if more or any(not isinstance(each, Tensor) or each.dim() != 4 for each in pair):
-                kind = type(layer).__name__
+        for number, (shape, _) in enumerate(found):
+            if shape is None or (not shape.heads and not state):
+                kind = type(layers[number]).__name__
                 raise _refused(name, f"layer {number} keeps a {kind}, not keys and values alone")
-            key, value = (tuple(each.shape) for each in pair if each is not None)
-            shapes.append(CacheShape(key[1], key[3], value[3]))
+            shapes.append(shape)
         if not shapes:
             raise _refused(name, "its forward gives no cache of keys and values")
-        self._shapes = tuple(shapes)
+        self._shapes, self._state = tuple(shapes), state
 
     def cache(self, _config: Any) -> tuple[CacheShape, ...]:
         return self._shapes
+
+    def state(self, _config: Any) -> Mapping[str, tuple[int, ...]]:
+        return self._state
+
+
+def _kept(output: Any) -> Any:
+    """The cache in what a forward gives, for itself and not for its encoder."""
+    for each in CACHES:
+        if (found := getattr(output, each, None)) is not None:
+            return getattr(found, "self_attention_cache", found)
+    return None
 
 
 def _taken(
@@ -256,9 +281,14 @@ def settled(model: _Model) -> _Model:
     InputError
         If no way does; the message says what the first one gave.
     """
+    with quiet_transformers():
+        return _settled(model)
+
+
+def _settled(model: _Model) -> _Model:
     family: Family = model.family  # type: ignore[attr-defined]
     reasons = []
-    counts = (False, True) if family.workload == "decoder" else (False,)
+    counts = (False, True) if family.workload in {"decoder", "stepped"} else (False,)
     for counted, arguments in product(counts, family.candidates):
         changes: Any = {"family": replace(family, arguments=arguments, counted=counted)}
         tried = replace(model, **changes)

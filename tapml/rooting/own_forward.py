@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tapml_targets.errors import MismatchError
+from tapml_targets.errors import InputError, MismatchError
 
 if TYPE_CHECKING:
     from tapml.models.loaded import Loaded
@@ -28,6 +28,8 @@ def root_wrapper(model: Loaded) -> float:
 
     Raises
     ------
+    InputError
+        If the model's own forward gives NaN.
     MismatchError
         Naming the entry and the first step that differ.
     """
@@ -36,11 +38,17 @@ def root_wrapper(model: Loaded) -> float:
     allowed = OWN_FORWARD_TOLERANCE[model.dtype]
     worst, position = 0.0, 0
     for number, step in enumerate(steps):
+        if np.isnan(step.own).any():
+            raise InputError(
+                f"{model.name}: the forward of {type(model.module).__name__} itself gives NaN at "
+                f"step {number}: expected numbers; check config.json, or load it as float32 "
+                "(--dtype float32) if it is float16"
+            )
         scale = (_largest(step.own) if step.alone else largest) or 1.0
         with np.errstate(invalid="ignore"):
             error = np.abs(step.ours.astype(np.float64) - step.own) / scale
         error[step.ours == step.own] = 0.0
-        by_position = error.max(axis=1)
+        by_position = error.max(axis=1, initial=0.0)
         # NaN is no agreement.
         wrong = np.flatnonzero(~(by_position <= allowed))
         if len(wrong):

@@ -30,7 +30,7 @@ from tapml.plan.rooting_report import STEP_TOLERANCE, Rooted, RootingReport, che
 from tapml.rooting.interpreter import Functions, run_entry
 from tapml.rooting.own_forward import root_wrapper
 from tapml.rooting.torch_run import run_torch
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, MismatchError
 
 if TYPE_CHECKING:
     from tapml.models.loaded import Loaded
@@ -119,6 +119,7 @@ def root_runs(
         entry = imported.plan.entries[name]
         tensors = {**imported.weights, **state, **inputs}
         program = exported[name]
+        recorded: Mapping[str, Array]
         if isinstance(program, ExportedEntry):
             torch_run = run_torch(program, entry, tensors)
             recorded, outputs = torch_run.recorded, torch_run.outputs
@@ -170,6 +171,7 @@ def _compare_operators(
 ) -> None:
     makers = _makers(plan, entry)
     compared: set[str] = set()
+    read = _read(plan, entry)
 
     def replace(name: str, array: Array) -> Array:
         call = makers.get(name)
@@ -179,6 +181,9 @@ def _compare_operators(
             return array
         # In this order: what is contiguous has an axis at least, and a scalar has none.
         torch_value = np.ascontiguousarray(torch_value).reshape(array.shape)
+        if name not in read:
+            # Of equal values, any order is right, and nothing reads which one it is.
+            return torch_value
         # A view of a compared value already has torch's data.
         if name in call.arguments or call.site not in compared:
             compared.add(call.site)
@@ -217,6 +222,18 @@ def _coarsest(operator: Operator, data_type: str) -> str:
     return max((data_type, *inside), key=lambda each: STEP_TOLERANCE.get(each, 0.0))
 
 
+def _read(plan: GraphPlan, entry: Entry) -> frozenset[str]:
+    """Values that a call, a view, the caller or the next run reads."""
+    found = {*entry.outputs, *(binding.after for binding in entry.state)}
+    for step in entry.steps:
+        if isinstance(step, CallStep):
+            written = len(plan.operators[step.operator].written)
+            found.update(step.arguments[: len(step.arguments) - written])
+        else:
+            found.add(step.source)
+    return frozenset(found)
+
+
 def _makers(plan: GraphPlan | Body, entry: Entry) -> dict[str, CallStep]:
     """The call that computes each value, through views."""
     found: dict[str, CallStep] = {}
@@ -244,6 +261,13 @@ def _compare_outputs(
     for index, torch_value in enumerate(expected):
         name = state[index] if index in state else next(outputs)
         array, data_type = values[name], entry.values[name].dtype
+        if torch_value.size != array.size:
+            maker = makers.get(name)
+            raise MismatchError(
+                f"the imported plan's {name} of {entry.name} has the shape {array.shape}, and "
+                f"PyTorch's has {torch_value.shape}"
+                + (f": it is made at {maker.site}, which is imported wrongly" if maker else "")
+            )
         comparisons.done.append(
             compare(
                 "output",

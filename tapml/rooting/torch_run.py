@@ -17,12 +17,35 @@ from tapml.plan.graph_plan import Entry
 Array = npt.NDArray[Any]
 
 
+class Recorded(Mapping[str, Array]):
+    """Results by name, as arrays when they are taken.
+
+    A transposed weight is a view; as an array it would be a copy, of every weight of the model.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Record a result."""
+        self._tensors[name] = tensor
+
+    def __getitem__(self, name: str) -> Array:
+        return to_numpy(self._tensors[name])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
 class Recorder(fx.Interpreter):
     """An interpreter that records every node's result."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        self.recorded: dict[str, Array] = {}
+        self.recorded = Recorded()
         self.outputs: list[Array] = []
 
     def run_node(self, node: fx.Node) -> Any:
@@ -31,11 +54,11 @@ class Recorder(fx.Interpreter):
         if node.op == "output":
             self.outputs = [to_numpy(each)[0] for each in result]
         elif isinstance(result, torch.Tensor):
-            self.recorded[node.name] = to_numpy(result)[0]
+            self.recorded.add(node.name, result)
         elif isinstance(result, tuple | list):
             for index, each in enumerate(result):
                 if isinstance(each, torch.Tensor):
-                    self.recorded[f"{node.name}[{index}]"] = to_numpy(each)[0]
+                    self.recorded.add(f"{node.name}[{index}]", each)
         return result
 
 

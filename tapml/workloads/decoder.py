@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from tapml.execute.arrays import Array
-from tapml.execute.generate import DECODE, PREFILL, check_lengths, greedy
-from tapml.models.inputs import entry_for
+from tapml.execute.generate import check_lengths, greedy
+from tapml.models.inputs import DECODE, PREFILL, entry_for
 from tapml.models.prompts import (
     Prompt,
     calibration_prompts,
@@ -114,11 +114,7 @@ class DecoderWorkload(Workload[Prompt]):
         """Logits ``[positions, vocabulary]`` with the reference's tokens fed in."""
         runner.reset()
         ids = prompt.token_ids
-        if len(ids) == 1:
-            first = runner.run(DECODE, self.model.prepare_decode(ids[0], 0))
-        else:
-            first = runner.run(PREFILL, self.model.prepare_prefill(ids))
-        parts = [_logits(first)]
+        parts = [_logits(runner.run(*each)) for each in self.model.prompt_runs(ids)]
         for index, token in enumerate(tokens[:-1]):
             inputs = self.model.prepare_decode(token, len(ids) + index)
             parts.append(_logits(runner.run(DECODE, inputs)))

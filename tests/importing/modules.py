@@ -51,6 +51,8 @@ def examples() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
         "running product": (Apply(lambda t: torch.cumprod(t, -1)), (rows,)),
         "sort": (Apply(lambda t: torch.sort(t, -1)), (rows,)),
         "topk": (Apply(lambda t: torch.topk(t, 3)), (rows,)),
+        "topk of equals": (Apply(lambda t: torch.topk(t.sign(), 3)[0]), (rows,)),
+        "whole quotients": (Apply(lambda t: (t * 9).long() // 3), (rows,)),
         "argmax": (Apply(lambda t: torch.argmax(t, -1)), (rows,)),
         "predicate": (Apply(lambda t: t > 0), (rows,)),
         "scalar": (Apply(lambda t: t.sum()), (rows,)),

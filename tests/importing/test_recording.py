@@ -64,6 +64,20 @@ def test_a_module_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
         again.save(folder)
 
 
+class Summed(nn.Module):
+    def forward(self, scale: Tensor, *rows: Tensor) -> Tensor:
+        return scale * (rows[0] + rows[1])
+
+
+def test_arguments_of_any_number_are_inputs_by_number(tmp_path: Path) -> None:
+    inputs = [torch.tensor(2.0), torch.rand(3, 4), torch.rand(3, 4)]
+    axes = {"rows.0": {0: "batch"}, "rows.1": {0: "batch"}}
+    model = tml.from_torch(Summed(), inputs, dynamic=axes)
+    assert [str(each) for each in model.stored.inputs][1] == "rows.0 float32 [batch, 4]"
+    again = load_any(model.save(tmp_path / "folder").source)
+    assert root_wrapper(again) < 1e-6
+
+
 def test_a_recording_that_differs_from_its_module_is_not_rooted() -> None:
     model = recorded()
     wrong = tuple(tuple(each + 1 for each in some) for some in model.expected)
@@ -129,6 +143,8 @@ class Giving(nn.Module):
         (lambda x: [x.relu()] * 2, "are one tensor"),
         (lambda x: x @ torch.ones(9, 9), r"does not take the inputs float32 \[2, 3\]"),
         (lambda x: x.relu() if x.sum() > 0 else x * 2, "torch.export refuses"),
+        (lambda x: x + torch.randn(3), "differs between two runs of the same inputs"),
+        (lambda x: x.nonzero(), "size depends on the values"),
         (lambda x: x.double(), "float64"),
     ],
 )

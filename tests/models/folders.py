@@ -202,7 +202,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         _edit_config(architectures=["LlamaForQuestionAnswering"]),
         ("'LlamaForQuestionAnswering'", "is LlamaForCausalLM"),
     ),
-    "no_architecture": (_edit_config(architectures=None), ("unknown architecture 'None'",)),
+    "no_architecture": (
+        _edit_config(architectures=None),
+        ("architectures = None", '["LlamaForCausalLM"]'),
+    ),
     "class_of_another": (
         _edit_config(architectures=["Qwen2ForCausalLM"]),
         ("model_type 'llama'", "Qwen2ForCausalLM"),

@@ -56,10 +56,10 @@ def test_a_decoder_that_no_family_has_computes_what_its_own_forward_computes(
     assert root_wrapper(model) < 1e-5
 
 
-def test_another_state_than_keys_and_values_is_refused_by_its_kind(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "state_size": 4}
-    folder = write(tmp_path / "model", "MambaForCausalLM", **sizes)
-    with pytest.raises(InputError, match=r"MambaForCausalLM has no family .* tried as it is"):
+def test_a_state_of_the_classes_own_is_refused_by_its_kind(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_heads": 2}
+    folder = write(tmp_path / "model", "xLSTMForCausalLM", **sizes)
+    with pytest.raises(InputError, match=r"xLSTMForCausalLM has no family .* tried as it is"):
         load_model(folder)
 
 
@@ -75,11 +75,13 @@ def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path)
     ("name", "kind"),
     [
         # Positions behind the padding token's; a window that reaches both ways; a causal reader;
-        # a mask of two dimensions; keys and values of a source; batch norms; windows of an image.
+        # a mask of two dimensions; two numbers for each token; keys and values of a source; batch
+        # norms; windows of an image.
         ("RobertaModel", "encoder"),
         ("ModernBertModel", "encoder"),
         ("CLIPTextModel", "encoder"),
         ("DebertaV2Model", "encoder"),
+        ("RobertaForQuestionAnswering", "encoder"),
         ("MBartForConditionalGeneration", "encoder_decoder"),
         ("ResNetForImageClassification", "module"),
         ("SwinForImageClassification", "module"),
@@ -111,6 +113,6 @@ def test_an_image_of_no_known_size_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_only_classes_of_known_kinds_are_tried() -> None:
-    assert unlisted_family("LlamaForQuestionAnswering") is None
+    assert unlisted_family("BertForMultipleChoice") is None
     assert unlisted_family("Wav2Vec2Model") is None
     assert unlisted_family("SomebodysForCausalLM") is None

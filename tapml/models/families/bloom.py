@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tapml.models.families.family import Family
+from tapml.models.families.family import Family, full_cache
 from tapml.models.families.sentence_masks import own_positions
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ FAMILY = Family(
     other_names=(("hidden_size", "n_embed"), ("n_head", "num_attention_heads")),
     heads="n_head",
     kv_heads="",
+    cache=full_cache,
     positions="",
     embedding="transformer.word_embeddings.weight",
     layer="transformer.h.{}.",

@@ -14,7 +14,9 @@ from tapml.models.stored import Measure
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-WorkloadKind: TypeAlias = Literal["decoder", "encoder", "encoder_decoder", "module", "recurrent"]
+WorkloadKind: TypeAlias = Literal[
+    "decoder", "encoder", "encoder_decoder", "module", "recurrent", "stepped"
+]
 
 
 class CacheShape(NamedTuple):
@@ -30,6 +32,13 @@ def even_cache(config: Any) -> tuple[CacheShape, ...]:
     heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return (CacheShape(heads, int(size), int(size)),) * int(config.num_hidden_layers)
+
+
+def full_cache(config: Any) -> tuple[CacheShape, ...]:
+    """A key and value head for each query head, whatever a file says that the class never reads."""
+    size = int(config.hidden_size) // int(config.num_attention_heads)
+    shape = CacheShape(int(config.num_attention_heads), size, size)
+    return (shape,) * int(config.num_hidden_layers)
 
 
 def own_state(
@@ -71,7 +80,8 @@ class Family:
     cache
         The cache of each layer, from the ``transformers`` configuration.
     state
-        Of a recurrent model: shapes of all state by name, in the order of its module.
+        Of a recurrent model: shapes of all state by name, in the order of its module. Of a stepped
+        decoder: those of what it keeps besides keys and values.
     step
         Of a recurrent model: logits ``[1, S, vocabulary]`` and state after the tokens, from the
         module, tokens ``[1, S]`` and the state before them.

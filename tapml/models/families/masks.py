@@ -13,6 +13,11 @@ def plain(_module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> d
     return {"position_ids": position_ids, "attention_mask": attention_mask}
 
 
+def unmasked(_module: nn.Module, position_ids: Tensor, _mask: Tensor) -> dict[str, Any]:
+    """Positions alone: no layer attends."""
+    return {"position_ids": position_ids}
+
+
 # transformers' names of the kinds of layers.
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"

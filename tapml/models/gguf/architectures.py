@@ -25,6 +25,12 @@ _OUTSIDE: Final = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
+# Norms before and after each half of a layer.
+_FOUR_NORMS: Final = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _NORMED_HEADS: Final = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 
 
@@ -41,11 +47,16 @@ class GgufArchitecture:
     biases
         Parts of a layer that have one.
     more
-        Parts of a layer that a Llama has not.
+        Parts of a layer that a Llama has not, or that are called otherwise.
     shifted
         Whether norms are stored with 1 added, which the class adds itself.
     own
         Further keys of the configuration.
+    numbers
+        Fields of a file that are further keys, by their names without the architecture's.
+    scaled_by_width
+        Number of layers of models whose scores are scaled by another size than the head's: the
+        hidden size over the heads. None where the class knows no such scale.
     """
 
     class_name: str
@@ -55,6 +66,8 @@ class GgufArchitecture:
     more: Mapping[str, str] = field(default_factory=dict)
     shifted: bool = False
     own: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    scaled_by_width: int | None = None
 
 
 ARCHITECTURES: Final = {
@@ -72,6 +85,28 @@ ARCHITECTURES: Final = {
         model_type="gemma",
         shifted=True,
         own={"hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "gemma2": GgufArchitecture(
+        class_name="Gemma2ForCausalLM",
+        model_type="gemma2",
+        shifted=True,
+        more=_FOUR_NORMS,
+        own={"hidden_activation": "gelu_pytorch_tanh"},
+        numbers={
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+            "attention.sliding_window": "sliding_window",
+        },
+        scaled_by_width=46,
+    ),
+    "gemma3": GgufArchitecture(
+        class_name="Gemma3ForCausalLM",
+        model_type="gemma3_text",
+        shifted=True,
+        more=_FOUR_NORMS | _NORMED_HEADS,
+        own={"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 10000.0},
+        numbers={"attention.sliding_window": "sliding_window"},
+        scaled_by_width=62,
     ),
 }
 """By ``general.architecture``."""

@@ -24,7 +24,7 @@ from tapml.models.packed.weight import PackedWeight
 from tapml_targets.errors import InputError
 from tapml_targets.installed import install_hint
 
-_PLAIN: Final = {"F32": torch.float32, "F16": torch.float16}
+_PLAIN: Final = ("F32", "F16", "BF16")
 _COMPUTED: Final = "rope_freqs.weight"
 _SIZES: Final = {
     "block_count": "num_hidden_layers",
@@ -67,15 +67,18 @@ def convert_gguf(path: Path, folder: Path) -> None:
             packed[name] = weight if name not in rotated else _turned(weight, name, config)
             kinds[kind] = kinds.get(kind, 0) + 1
         elif kind in _PLAIN:
-            array = torch.from_numpy(np.array(tensor.data)).reshape(shape)
-            array = array.to(torch.float32)
+            array = torch.from_numpy(np.array(tensor.data))
+            if kind == "BF16":
+                # The library gives its bytes.
+                array = array.view(torch.bfloat16)
+            array = array.reshape(shape).to(torch.float32)
             if name in rotated:
                 array = array[_order(len(array), name, config)].contiguous()
             floats[whole] = array - 1 if named.shifted and name.endswith("norm") else array
         else:
             raise InputError(
-                f"{path} has {tensor.name} as {kind}: expected one of {', '.join(KINDS)}, F16 or "
-                "F32; fetch the model's Q4_0, Q4_K_M or Q8_0 file"
+                f"{path} has {tensor.name} as {kind}: expected one of {', '.join(KINDS)}, F16, "
+                "BF16 or F32; fetch the model's Q4_0, Q4_K_M or Q8_0 file"
             )
     config["tie_word_embeddings"] = "lm_head" not in packed and "lm_head.weight" not in floats
     most = max(kinds, key=lambda kind: kinds[kind]) if kinds else "floats"
@@ -148,8 +151,19 @@ def _config(
         "torch_dtype": "float32",
         **named.own,
     }
+    for theirs, ours in named.numbers.items():
+        number = fields.get(f"{architecture}.{theirs}")
+        if isinstance(number, int | float):
+            config[ours] = number
+    if named.scaled_by_width is not None:
+        wide = config["num_hidden_layers"] == named.scaled_by_width
+        scale = config["hidden_size"] // heads if wide else config["head_dim"]
+        config["query_pre_attn_scalar"] = scale
     scaling = _scaling(path, fields, architecture)
-    if scaling is not None:
+    if scaling is not None and "rope_local_base_freq" in config:
+        # Layers of one kind have their own positions, which are not scaled.
+        config["rope_scaling"] = scaling
+    elif scaling is not None:
         config["rope_parameters"] = scaling | {"rope_theta": config["rope_theta"]}
     for theirs, ours in (("bos", "bos_token_id"), ("eos", "eos_token_id")):
         token = fields.get(f"tokenizer.ggml.{theirs}_token_id")

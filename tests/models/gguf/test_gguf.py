@@ -54,6 +54,11 @@ def own_llama(values: dict[str, np.ndarray], **more: object) -> LlamaForCausalLM
     return filled(LlamaForCausalLM(config), values, turned=True)
 
 
+FOUR_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -86,7 +91,8 @@ def filled(module: Any, values: dict[str, np.ndarray], *, turned: bool) -> Any:
                     for at in range(0, len(value), HEAD)
                 ]
             )
-        state[f"model.layers.{parts[1]}.{NAMES[parts[2]]}.{parts[3]}"] = matrix
+        names = NAMES | FOUR_NORMS if hasattr(module.config, "query_pre_attn_scalar") else NAMES
+        state[f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"] = matrix
     tensors = {name: torch.from_numpy(np.array(each)) for name, each in state.items()}
     missing, unexpected = module.load_state_dict(tensors, strict=False)
     assert missing == ["lm_head.weight"]
@@ -110,14 +116,16 @@ def test_a_file_computes_what_transformers_computes_with_its_weights(
     assert resolve_model(tmp_path / "small.gguf") == resolve_model(tmp_path / "small.gguf")
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma"])
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
 def test_a_file_of_another_architecture_computes_what_its_class_computes(
     architecture: str, tmp_path: Path
 ) -> None:
     """Biases, normalised heads, norms that the file keeps with 1 added; no turned rows."""
     values = written.write_llama(tmp_path / "small.gguf", "Q8_0", architecture=architecture)
+    windowed = {"sliding_window": 8, "query_pre_attn_scalar": HEAD}
     config = AutoConfig.for_model(
-        architecture,
+        "gemma3_text" if architecture == "gemma3" else architecture,
+        **(windowed if architecture in ("gemma2", "gemma3") else {}),
         vocab_size=written.WORDS,
         hidden_size=written.WIDTH,
         intermediate_size=written.INNER,
@@ -129,7 +137,7 @@ def test_a_file_of_another_architecture_computes_what_its_class_computes(
         rope_theta=10000.0,
         tie_word_embeddings=True,
     )
-    if architecture == "gemma":
+    if architecture.startswith("gemma"):
         values = {name: value - 1 if "norm" in name else value for name, value in values.items()}
     own = filled(AutoModelForCausalLM.from_config(config), values, turned=False)
     model = load_model(tmp_path / "small.gguf")
@@ -138,7 +146,7 @@ def test_a_file_of_another_architecture_computes_what_its_class_computes(
     assert root_wrapper(model) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["F16", "F32"])
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
 def test_a_file_of_floats_is_a_model_without_quantization(kind: str, tmp_path: Path) -> None:
     values = written.write_llama(tmp_path / "small.gguf", kind, frequencies=[1.0] * (HEAD // 2))
     model = load_model(tmp_path / "small.gguf")
@@ -243,6 +251,6 @@ def test_another_architecture_and_another_kind_are_named(tmp_path: Path) -> None
         InputError, match=r"architecture 'falcon': expected llama, qwen2.*--quantize"
     ):
         resolve_model(tmp_path / "a.gguf")
-    written.write_llama(tmp_path / "b.gguf", "Q5_0")
-    with pytest.raises(InputError, match=r"token_embd.weight as Q5_0: expected one of Q8_0"):
+    written.write_llama(tmp_path / "b.gguf", "TQ2_0")
+    with pytest.raises(InputError, match=r"token_embd.weight as TQ2_0: expected one of Q8_0"):
         resolve_model(tmp_path / "b.gguf")

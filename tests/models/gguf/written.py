@@ -17,24 +17,34 @@ WIDTH, INNER, HEADS, GROUPS, LAYERS, WORDS = 256, 512, 4, 2, 2, 96
 ALPHABET = [chr(code) for code in range(33, 127)]
 
 
-def k_block(kind: str, rows: int, columns: int, seed: int) -> np.ndarray[Any, Any]:
-    """Random blocks of the K kinds, for which the library has no quantizer: finite scales."""
+# Kinds that the library does not quantize to: where the bytes of their scales are.
+_SCALES = {
+    "Q2_K": slice(-4, None),
+    "Q3_K": slice(-2, None),
+    "Q4_K": slice(0, 4),
+    "Q5_K": slice(0, 4),
+    "Q6_K": slice(-2, None),
+    "IQ4_NL": slice(0, 2),
+    "IQ4_XS": slice(0, 2),
+}
+
+
+def random_blocks(kind: str, rows: int, columns: int, seed: int) -> np.ndarray[Any, Any]:
+    """Random blocks with finite scales."""
     random = np.random.default_rng(seed)
-    _, nbytes, _ = KINDS[kind]
-    data = random.integers(0, 256, (rows, columns // 256, nbytes), np.uint8)
-    scale = random.uniform(1e-4, 1e-3, (*data.shape[:2], 2)).astype("<f2")
-    if kind == "Q4_K":
-        data[..., :4] = scale.view(np.uint8)
-    else:
-        data[..., -2:] = scale[..., :1].copy().view(np.uint8)
+    width, nbytes, _ = KINDS[kind]
+    data = random.integers(0, 256, (rows, columns // width, nbytes), np.uint8)
+    scale = random.uniform(1e-4, 1e-3, (*data.shape[:2], 2)).astype("<f2").view(np.uint8)
+    place = data[..., _SCALES[kind]]
+    place[...] = scale[..., : place.shape[-1]]
     return data.reshape(rows, -1)
 
 
 def quantized(kind: str, matrix: np.ndarray[Any, Any], seed: int = 0) -> np.ndarray[Any, Any]:
     """The bytes of a matrix in a kind, uint8 ``[N, bytes of a row]``."""
-    if kind.endswith("_K"):
+    if kind in _SCALES:
         rows, columns = matrix.shape
-        return k_block(kind, rows, columns, seed)
+        return random_blocks(kind, rows, columns, seed)
     data: np.ndarray[Any, Any] = gguf.quants.quantize(matrix, gguf.GGMLQuantizationType[kind])
     return data
 
@@ -56,7 +66,9 @@ MORE: dict[str, dict[str, tuple[int, ...]]] = {
         "attn_q_norm.weight": (WIDTH // HEADS,),
         "attn_k_norm.weight": (WIDTH // HEADS,),
     },
+    "gemma2": {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)},
 }
+MORE["gemma3"] = MORE["gemma2"] | MORE["qwen3"]
 
 
 def shapes(architecture: str = "llama") -> dict[str, tuple[int, ...]]:
@@ -96,6 +108,11 @@ def write_llama(
     writer.add_head_count_kv(GROUPS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
+    if architecture in ("gemma2", "gemma3"):
+        writer.add_sliding_window(8)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(50.0)
+        writer.add_final_logit_softcapping(30.0)
     if scaling is not None:
         writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
         writer.add_rope_scaling_factor(scaling[1])

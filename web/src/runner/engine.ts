@@ -139,12 +139,18 @@ export class Engine {
     this.texts += 1;
     const number = this.texts;
     const stream = this.tokenizer === null ? null : new TextStream(this.tokenizer, ids);
-    let entry = ids.length === 1 ? DECODE : PREFILL;
-    let inputs = entryInputs(model, ids, 0);
+    // A model without prefill reads its prompt token by token.
+    const whole = ids.length > 1 && this.manifest.entries.has(PREFILL);
+    const last = whole ? 0 : ids.length - 1;
+    let entry = whole ? PREFILL : DECODE;
+    let inputs = entryInputs(model, ids.slice(last), last);
     let position = ids.length;
-    await this.exclusive(number, () => {
+    await this.exclusive(number, async () => {
       this.runner.reset();
-      return this.steps.settle();
+      await this.steps.settle();
+      for (let at = 0; at < last; at += 1) {
+        await this.runner.run(this.loaded, DECODE, entryInputs(model, ids.slice(at, at + 1), at));
+      }
     });
     for (let step = 0; step < count && !stopped(); step += 1) {
       const { bytes, dtype } = await this.exclusive(number, () =>

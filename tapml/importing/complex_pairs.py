@@ -1,0 +1,164 @@
+"""Complex numbers inside a program, as pairs of real ones.
+
+Rotary positions are sometimes written as a product of complex numbers (DeepSeek-V2, Llama 4), which
+no compiler here has. A complex tensor becomes a real one with a last axis of two, the form that
+``view_as_real`` gives it anyway. What has no such form stays and is named by the importer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import fx
+
+Call: TypeAlias = Callable[..., fx.Node]
+_ATEN: Final = torch.ops.aten
+_CHECK: Final = _ATEN._assert_tensor_metadata.default
+
+
+def real_pairs(module: fx.GraphModule) -> None:
+    """Rewrite a program's complex tensors where all operations on them have a real form."""
+    pairs: dict[fx.Node, fx.Node] = {}
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or not _is_concerned(node):
+            continue
+        with module.graph.inserting_before(node):
+            made = _rewritten(node, pairs)
+        if made is None:
+            if node.target is _CHECK and node.args[0] in pairs:
+                # Of what is no longer a complex tensor.
+                module.graph.erase_node(node)
+            continue
+        if _is_complex(node):
+            pairs[node] = made
+        else:
+            node.replace_all_uses_with(made)
+    if pairs:
+        module.graph.eliminate_dead_code()
+        module.recompile()
+
+
+def _is_complex(node: Any) -> bool:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.is_complex()
+
+
+def _is_concerned(node: fx.Node) -> bool:
+    return _is_complex(node) or any(map(_is_complex, node.all_input_nodes))
+
+
+def _rewritten(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node | None:
+    """The pair of a complex result, or a real result; None if there is no such form."""
+    call = _caller(node)
+    target: Any = node.target
+    arguments: Any = node.args
+    if target in _MAKERS:
+        return _MAKERS[target](call, *arguments)
+    if any(_is_complex(each) and each not in pairs for each in node.all_input_nodes):
+        return None
+    if target in _MOVERS and (_is_complex(node) or target is _ATEN.view_as_real.default):
+        first, *rest = arguments
+        return _MOVERS[target](call, pairs[first], first.meta["val"].dim(), *rest)
+    if target in _PRODUCTS and len(arguments) == 2:
+        one, other = (pairs.get(each, each) for each in arguments)
+        both = [_is_complex(each) for each in arguments]
+        if all(both):
+            return _product(call, one, other)
+        pair, factor = (one, other) if both[0] else (other, one)
+        if isinstance(factor, complex):
+            return None
+        if isinstance(factor, fx.Node):
+            factor = call(_ATEN.unsqueeze.default, factor, -1)
+        return call(target, pair, factor)
+    return None
+
+
+def _caller(node: fx.Node) -> Call:
+    """Adds a call to the graph of `node`, with what is known of its result and its origin."""
+
+    def call(target: Any, *arguments: Any) -> fx.Node:
+        made = node.graph.call_function(target, arguments)
+        made.meta = {name: each for name, each in node.meta.items() if name != "val"}
+        values: Any = fx.node.map_arg(arguments, lambda each: each.meta["val"])
+        with node.meta["val"].fake_mode:
+            made.meta["val"] = target(*values)
+        return made
+
+    return call
+
+
+def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:
+    (a, b), (c, d) = (
+        [call(_ATEN.select.int, each, -1, part) for part in (0, 1)] for each in (one, other)
+    )
+    real = call(_ATEN.sub.Tensor, call(_ATEN.mul.Tensor, a, c), call(_ATEN.mul.Tensor, b, d))
+    imaginary = call(_ATEN.add.Tensor, call(_ATEN.mul.Tensor, a, d), call(_ATEN.mul.Tensor, b, c))
+    return _pair(call, real, imaginary)
+
+
+def _pair(call: Call, real: fx.Node, imaginary: fx.Node) -> fx.Node:
+    parts = [call(_ATEN.unsqueeze.default, each, -1) for each in (real, imaginary)]
+    return call(_ATEN.cat.default, parts, -1)
+
+
+def _polar(call: Call, size: fx.Node, angle: fx.Node) -> fx.Node:
+    parts = [
+        call(_ATEN.mul.Tensor, size, call(each, angle))
+        for each in (_ATEN.cos.default, _ATEN.sin.default)
+    ]
+    return _pair(call, parts[0], parts[1])
+
+
+def _axis(rank: int, axis: int) -> int:
+    """The same axis of the pair, counted from the beginning."""
+    return axis if axis >= 0 else axis + rank
+
+
+def _unsqueeze(call: Call, pair: fx.Node, rank: int, axis: int) -> fx.Node:
+    return call(_ATEN.unsqueeze.default, pair, _axis(rank + 1, axis))
+
+
+def _slice(call: Call, pair: fx.Node, rank: int, axis: int = 0, *rest: Any) -> fx.Node:
+    return call(_ATEN.slice.Tensor, pair, _axis(rank, axis), *rest)
+
+
+def _select(call: Call, pair: fx.Node, rank: int, axis: int, index: int) -> fx.Node:
+    return call(_ATEN.select.int, pair, _axis(rank, axis), index)
+
+
+def _permute(call: Call, pair: fx.Node, rank: int, axes: list[int]) -> fx.Node:
+    return call(_ATEN.permute.default, pair, [*(_axis(rank, axis) for axis in axes), rank])
+
+
+def _shaped(target: Any) -> Callable[..., fx.Node]:
+    def shaped(call: Call, pair: fx.Node, _rank: int, shape: list[Any]) -> fx.Node:
+        return call(target, pair, [*shape, 2])
+
+    return shaped
+
+
+def _same(_call: Call, pair: fx.Node, *_: Any) -> fx.Node:
+    return pair
+
+
+_MAKERS: Final[dict[Any, Callable[..., fx.Node]]] = {
+    _ATEN.polar.default: _polar,
+    _ATEN.complex.default: _pair,
+    _ATEN.view_as_complex.default: _same,
+}
+_MOVERS: Final[dict[Any, Callable[..., fx.Node]]] = {
+    _ATEN.view_as_real.default: _same,
+    _ATEN._to_copy.default: _same,
+    _ATEN.clone.default: _same,
+    _ATEN.alias.default: _same,
+    _ATEN.unsqueeze.default: _unsqueeze,
+    _ATEN.slice.Tensor: _slice,
+    _ATEN.select.int: _select,
+    _ATEN.permute.default: _permute,
+    _ATEN.view.default: _shaped(_ATEN.view.default),
+    _ATEN.reshape.default: _shaped(_ATEN.reshape.default),
+    _ATEN.expand.default: _shaped(_ATEN.expand.default),
+}
+_PRODUCTS: Final = (_ATEN.mul.Tensor, _ATEN.mul.Scalar)

@@ -1,0 +1,41 @@
+"""Complex numbers inside a program become pairs of real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tapml.importing.importer import import_module
+from tapml.rooting.rooting import root_runs
+from tapml_targets.errors import UnsupportedOperatorError
+
+
+class Turned(nn.Module):
+    """Rotary positions as DeepSeek-V2 and Llama 4 write them."""
+
+    def forward(self, rows: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[:, None].float() * torch.tensor([1.0, 0.1, 0.01])
+        turns = torch.polar(torch.ones_like(angles), angles) * 0.5
+        pairs = torch.view_as_complex(rows.reshape(*rows.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns[:, None, :]).flatten(2)
+
+
+class Conjugated(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.view_as_real(torch.view_as_complex(rows).sinh())
+
+
+def test_a_product_of_complex_numbers_is_pytorchs() -> None:
+    inputs = (torch.randn(4, 2, 6), torch.arange(4, dtype=torch.int32))
+    imported = import_module(Turned(), inputs)
+    (entry,) = imported.plan.entries.values()
+    arrays = dict(zip(entry.inputs, (each.numpy() for each in inputs), strict=True))
+    report = root_runs(imported, [(entry.name, arrays)])
+    assert report.sites == len(entry.calls)
+
+
+def test_an_operation_without_a_real_form_is_named_with_its_line() -> None:
+    with pytest.raises(UnsupportedOperatorError, match=r"view_as_complex.*test_complex_pairs.py"):
+        import_module(Conjugated(), (torch.from_numpy(np.ones((3, 2), np.float32)),))
