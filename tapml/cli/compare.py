@@ -358,19 +358,23 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
 
     console = Console(highlight=False, emoji=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("pair", "verdict", "first layer", "blamed", "why"):
+    for title in ("pair", "verdict", "first layer", "blamed", "deviation"):
         table.add_column(title, overflow="fold")
     for pair in comparison.pairs:
         style = "green" if pair.status == "agree" else "red"
         layer = f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-"
+        largest = pair.metrics.get("elementwise", {}).get("largest")
         table.add_row(
             Text(" / ".join(pair.backends)),
             Text(pair.status, style=style),
             Text(layer),
             Text(pair.blamed or "-"),
-            Text(pair.reason),
+            Text("-" if largest is None else f"{largest:.1e}"),
         )
     console.print(table)
+    for pair in comparison.pairs:
+        if pair.status != "agree" or not pair.reason.endswith("of the output's scale"):
+            console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
         where = f" at {layer}" if layer else ""
         console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))

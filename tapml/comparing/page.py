@@ -12,6 +12,7 @@ from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
 from tapml.runs.wording import counted
 
 _SHORTEST_RUN = 4
+_MOST_LAYERS = 10
 
 
 def render_comparison(comparison: Comparison) -> str:
@@ -109,9 +110,18 @@ def _of_tokens(pair: PairResult) -> list[tuple[str, str]]:
 
 
 def _suspects(pair: PairResult) -> tuple[list[str], list[list[Cell]]]:
-    shown = [each for each in pair.graph if each.highlighted or each.node.name in pair.guilty]
+    """The guilty layers and the steepest, in graph order: the map has the others."""
+    found = [each for each in pair.graph if each.highlighted or each.node.name in pair.guilty]
+    steepest = sorted(
+        found, key=lambda each: (each.node.name not in pair.guilty, not each.suspect, -each.rate)
+    )
+    most = {each.node.name for each in steepest[:_MOST_LAYERS]}
+    shown = [each for each in found if each.node.name in most]
+    title = "highlighted layer"
+    if len(found) > len(shown):
+        title += f" ({len(shown)} of {len(found)})"
     return (
-        ["highlighted layer", "type", "δ (MAD)", "R_L", "replayed alone"],
+        [title, "type", "δ (MAD)", "R_L", "replayed alone"],
         [
             [
                 each.node.name,
@@ -127,8 +137,18 @@ def _suspects(pair: PairResult) -> tuple[list[str], list[list[Cell]]]:
     )
 
 
+def _computed(pair: PairResult) -> list[NodeDeviation]:
+    """The nodes that inputs reach, or that deviate: exporters leave many constants."""
+    constants: set[str] = set()
+    for each in pair.graph:
+        if not each.deviates and all(name in constants for name, _ in each.node.sources):
+            constants.add(each.node.name)
+    return [each for each in pair.graph if each.node.name not in constants]
+
+
 def _map(pair: PairResult) -> GraphMap:
-    names = {each.node.name for each in pair.graph}
+    graph = _computed(pair)
+    names = {each.node.name for each in graph}
     band = "model"
     nodes = [
         Node(
@@ -141,11 +161,11 @@ def _map(pair: PairResult) -> GraphMap:
             heat=_heat(each),
             facts=tuple(_facts(each)),
         )
-        for each in pair.graph
+        for each in graph
     ]
     edges = [
         Edge(source, each.node.name)
-        for each in pair.graph
+        for each in graph
         for source, _ in each.node.sources
         if source in names
     ]
