@@ -179,7 +179,7 @@ class Listed(nn.Module):
     def __init__(self, *, plain: bool) -> None:
         super().__init__()
         layers = [nn.Linear(4, 4) for _ in range(2)]
-        self.layers = layers if plain else nn.ModuleList(layers)
+        self.layers: Any = layers if plain else nn.ModuleList(layers)
         self.head = nn.Linear(4, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

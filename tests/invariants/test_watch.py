@@ -98,9 +98,10 @@ def test_a_block_is_recorded_to_learn_from(learned: InvariantSet, tmp_path: Path
     assert {each.id for each in learned.invariants} & {each.id for each in found.invariants}
     with pytest.raises(InputError, match="earlier run"):
         watch(trace=tmp_path / "good").__enter__()
-    for both in ({}, {"invariants": learned, "trace": tmp_path / "other"}):
+    neither: dict[str, Any] = {}
+    for given in (neither, {"invariants": learned, "trace": tmp_path / "other"}):
         with pytest.raises(InputError, match="give either"):
-            watch(**both).__enter__()  # type: ignore[arg-type]
+            watch(**given).__enter__()
 
 
 def test_meta_is_recorded_as_context() -> None:
