@@ -418,7 +418,8 @@ def _conclusion(found: Check) -> list[str]:
     for each in found.results:
         counts[each.outcome] = counts.get(each.outcome, 0) + 1
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    lines = [f"{len(found.results)} settings: {said} ({found.seconds:.1f} s)"]
+    several = "s" * (len(found.results) != 1)
+    lines = [f"{len(found.results)} setting{several}: {said} ({found.seconds:.1f} s)"]
     if not facts.twin:
         lines.append(f"judged {_JUDGED[found.measured]}, because {facts.twin_reason}")
     skipped = sorted({text for each in found.results for text in each.not_compared})

@@ -45,7 +45,7 @@ def render(check: Check) -> str:
     headline = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     return render_sections(
         f"{name}: N devices against one",
-        f"{len(check.results)} settings: {headline}",
+        f"{len(check.results)} setting{'s' * (len(check.results) != 1)}: {headline}",
         [_overview(check), _map(check), *map(_finding, _shown(check)), _job(check)],
     )
 

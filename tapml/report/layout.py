@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
@@ -28,6 +28,10 @@ STRIP_GAP: Final = 40
 ASPECT: Final = 1.4
 """Width over height of a map of many bands, about that of a window."""
 LEFT_MARGIN: Final = 64
+"""Left of a band's nodes, for its title; wider for longer titles, up to `WIDEST_MARGIN`."""
+WIDEST_MARGIN: Final = 260
+_CHARACTER: Final = 7
+_TITLE: Final = 9
 
 
 @dataclass(frozen=True)
@@ -189,10 +193,12 @@ def lay_out(
     index = {node.name: place for place, node in enumerate(nodes)}
     pairs = tuple(dict.fromkeys((index[each.source], index[each.target]) for each in edges))
     columns = _columns(nodes, pairs)
-    strip = LEFT_MARGIN + min(max(columns, default=0) + 1, COLUMNS) * COLUMN_WIDTH
+    titles = {band.name: band.title or band.name for band in bands}
+    margin = _margin(titles.values())
+    strip = margin + min(max(columns, default=0) + 1, COLUMNS) * COLUMN_WIDTH
 
     inside = {
-        band.name: _place(own, columns)
+        band.name: _place(own, columns, margin)
         for band in bands
         if (own := [place for place, node in enumerate(nodes) if node.band == band.name])
     }
@@ -200,7 +206,6 @@ def lay_out(
         band: max(top for _, top in at.values()) + LANE_HEIGHT for band, at in inside.items()
     }
     corners = _fold(heights, strip)
-    titles = {band.name: band.title or band.name for band in bands}
 
     places: dict[int, tuple[int, int]] = {}
     for band, at in inside.items():
@@ -294,7 +299,15 @@ def _joined(run: Sequence[Node]) -> Node:
     )
 
 
-def _place(indices: Sequence[int], columns: Sequence[int]) -> dict[int, tuple[int, int]]:
+def _margin(titles: Iterable[str]) -> int:
+    """Room for the longest title."""
+    beyond = max(map(len, titles), default=0) - _TITLE
+    return min(LEFT_MARGIN + max(0, beyond) * _CHARACTER, WIDEST_MARGIN)
+
+
+def _place(
+    indices: Sequence[int], columns: Sequence[int], margin: int
+) -> dict[int, tuple[int, int]]:
     """Where a band's nodes stand in it: rows of columns, lanes in a column; (left, top)."""
     places: dict[int, tuple[int, int]] = {}
     top = 0
@@ -305,7 +318,7 @@ def _place(indices: Sequence[int], columns: Sequence[int]) -> dict[int, tuple[in
                 column = columns[index] % COLUMNS
                 lane = lanes.get(column, 0)
                 lanes[column] = lane + 1
-                places[index] = LEFT_MARGIN + column * COLUMN_WIDTH, top + lane * LANE_HEIGHT
+                places[index] = margin + column * COLUMN_WIDTH, top + lane * LANE_HEIGHT
         if lanes:
             top += max(lanes.values()) * LANE_HEIGHT + ROW_GAP
     return places

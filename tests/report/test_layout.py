@@ -60,6 +60,12 @@ def test_a_band_has_its_title_and_one_without_nodes_is_left_out() -> None:
     assert [title for title, *_ in drawn.bands] == ["The band"]
 
 
+def test_a_long_title_has_room_before_the_nodes() -> None:
+    drawn = lay_out([Node("a", "b")], (), [Band("b", "fsdp2 x 4 reshard=no")])
+    assert corner(drawn, "a")[0] == LEFT_MARGIN + 11 * 7
+    assert drawn.width == corner(drawn, "a")[0] + COLUMN_WIDTH
+
+
 def test_a_linear_run_is_one_node_that_knows_its_members() -> None:
     drawn = network_map(shortest_run=3)
     (run,) = (each for each in drawn.nodes if each.members)

@@ -103,7 +103,8 @@ class Tunnel:
             yield open_way
         finally:
             self._failed.discard(name)
-            self._loop.call_soon_threadsafe(lambda: [each.close() for each in servers])
+            for each in servers:
+                self._loop.call_soon_threadsafe(each.close)
 
     def failed(self, run: str) -> bool:
         """Whether another machine has said that a run failed."""

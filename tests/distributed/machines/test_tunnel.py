@@ -68,9 +68,11 @@ def test_who_has_no_certificate_gets_nothing(
     stranger = ssl.create_default_context()
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
 
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        assert not _answer(tunnel, "failed run", stranger)
-        raise ConnectionError
+    try:
+        answer = _answer(tunnel, "failed run", stranger)
+    except (ssl.SSLError, ConnectionError):
+        answer = b""  # Which of the two a stranger sees depends on when the other end closes.
+    assert answer == b""
     assert not tunnel.failed("run")
 
 
