@@ -339,16 +339,15 @@ def _curve() -> Check:
 
 def _certificates() -> Check:
     """Whether certificates for ``wss://`` can be made here."""
-    package, command = package_version("cryptography"), shutil.which("openssl")
-    if package or command:
-        found = f"made by cryptography {package}" if package else f"made by {command}"
-        return Check("rpc", "certificates", "ok", found)
+    command = shutil.which("openssl")
+    if command:
+        return Check("rpc", "certificates", "ok", f"made by {command}")
     return Check(
         "rpc",
         "certificates",
         "problem",
         "nothing here can make one",
-        "pip install cryptography, or install openssl, or give --certificate to what listens",
+        "install the command openssl, or give --certificate to what listens",
     )
 
 

@@ -33,6 +33,15 @@ def test_a_machine_of_its_own_is_sound_and_says_who_is_admitted() -> None:
     assert found()["clients"].found.endswith("admits laptop")
 
 
+def test_certificates_are_made_by_openssl_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = found()["certificates"]
+    assert check.status == "problem"
+    assert "install the command openssl" in check.remedy
+
+
 def test_a_list_that_others_may_write_to_is_a_problem() -> None:
     admit(default_path(), "laptop", make_pair("laptop").public)
     default_path().chmod(0o666)

@@ -16,7 +16,7 @@ import hashlib
 import re
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -87,7 +87,7 @@ class RelayAddress:
 
     host: str
     port: int
-    token: str
+    token: str = field(repr=False)
     role: str
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ def parse(address: str) -> RelayAddress:
     except ValueError:
         host, port, token, role = None, None, "", ""
     if not is_relayed(address) or not host or not port or not token.isalnum():
-        raise InputError(f"expected {_SCHEME}://HOST:PORT/TOKEN as a lease gives it, got {address}")
+        raise InputError(f"expected {_SCHEME}://HOST:PORT/TOKEN as a lease gives it")
     return RelayAddress(host, port, token, role or "control")
 
 

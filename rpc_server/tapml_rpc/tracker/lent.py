@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tapml_rpc import wire
@@ -28,7 +28,7 @@ class HeldLease:
     """
 
     id: str
-    token: str
+    token: str = field(repr=False)
     identity: str
     label: str
 

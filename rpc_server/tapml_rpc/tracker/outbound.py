@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -38,8 +38,8 @@ class Call:
     """
 
     lease_id: str
-    token: str
-    stream: str
+    token: str = field(repr=False)
+    stream: str = field(repr=False)
     role: str
     relay: tuple[str, int]
 

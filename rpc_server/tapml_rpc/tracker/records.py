@@ -193,7 +193,7 @@ class Lease:
     """A device lent to a client, from the offer until the device has ended everything of it."""
 
     id: str
-    token: str
+    token: str = field(repr=False)
     device: Device
     request: Waiting
     since: float

@@ -47,7 +47,9 @@ def listen(host: str, port: int, advice: str) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
         number = getattr(error, "errno", None)
-        why = os.strerror(number) if number else error
+        # Those of name resolution are negative, and have a text of their own.
+        named = getattr(error, "strerror", None) or error
+        why = os.strerror(number) if number and number > 0 else named
         raise SetupError(f"cannot listen on {host} port {port}: {why}; {advice}") from error
     listener.setblocking(False)
     return listener

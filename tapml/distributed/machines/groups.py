@@ -109,7 +109,8 @@ class MachineGroups:
 
     def close(self) -> None:
         """Give up what is not done: the workers then end its ranks."""
-        with contextlib.suppress(OSError, TimeoutError):
+        # Where the scheduler is gone, its client raises errors of many classes.
+        with contextlib.suppress(Exception):
             self._client.cancel(self._tasks)
         self._queue.shutdown(wait=False, cancel_futures=True)
 
@@ -127,6 +128,7 @@ class MachineGroups:
             told = self._get_ready([each.worker for each in shares], given)
             answers = self._ask(shares, told, payload, given, deadline_seconds)
         except TapmlError as error:
+            self._ready.clear()  # A worker may be another process now, at the same address.
             raise _not_started(size, job, error) from error
         failed = [
             (share, each)
@@ -135,6 +137,7 @@ class MachineGroups:
         ]
         if not failed:
             return [result for each in answers for result in each["results"]]
+        self._ready.clear()
         for share, each in failed:
             if "report" not in each:
                 error = to_error(each)
@@ -219,31 +222,35 @@ class MachineGroups:
     def _submit(
         self, job: Any, data: bytes, worker: str, needs: Mapping[str, int], key: str
     ) -> Any:
-        return self._client.submit(
-            job,
-            data,
-            key=key,
-            pure=False,
-            retries=0,
-            workers=[worker],
-            allow_other_workers=False,
-            resources=needs or None,
-        )
+        try:
+            return self._client.submit(
+                job,
+                data,
+                key=key,
+                pure=False,
+                retries=0,
+                workers=[worker],
+                allow_other_workers=False,
+                resources=needs or None,
+            )
+        except Exception as error:
+            raise SetupError(f"the scheduler takes no work: {_said(error)}") from error
 
     def _result(self, future: Any, worker: str, seconds: float) -> dict[str, Any]:
         until = time.monotonic() + seconds
         while True:
             try:
                 found: dict[str, Any] = unpacked(future.result(_POLL_SECONDS))
-            except TimeoutError:
+            except TimeoutError as error:
+                if future.status == "error":
+                    raise SetupError(f"the worker {worker} failed: {_said(error)}") from error
                 # A task that only a lost worker may run waits for ever.
                 if worker not in workers_of(self._client):
                     raise SetupError(f"the worker {worker} was lost") from None
                 if time.monotonic() > until:
                     raise SetupError(f"the worker {worker} gives no answer") from None
             except Exception as error:
-                said = str(error).strip().partition("\n")[0] or type(error).__name__
-                raise SetupError(f"the worker {worker} failed: {said}") from error
+                raise SetupError(f"the worker {worker} failed: {_said(error)}") from error
             else:
                 return found
 
@@ -257,6 +264,10 @@ def machine_groups(pool: Pool, address: str, job: Path) -> Iterator[MachineGroup
             yield groups
         finally:
             groups.close()
+
+
+def _said(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _not_started(size: int, job: str, error: TapmlError) -> GroupDiedError:

@@ -23,7 +23,7 @@ from tapml.isolate.death import GroupDiedError
 from tapml.isolate.environment import Environment
 from tapml.isolate.frame import decode, encode
 from tapml.isolate.pool import Pool
-from tapml_targets.errors import TapmlError
+from tapml_targets.errors import SetupError, TapmlError
 from tapml_targets.installed import package_version
 
 VERSIONS: Final = ("tapml", "torch")
@@ -67,41 +67,51 @@ def run_part(data: bytes) -> bytes:
     request = unpacked(data)
     tunnel = _tunnel()
     gates = {int(rank): Gate(*gate) for rank, gate in request["gates"].items()}
+    try:
+        with tempfile.TemporaryDirectory(prefix="tapml-part-") as folder:
+            return packed(_run_ranks(request, tunnel, gates, Path(folder)))
+    except (OSError, TapmlError) as error:
+        # The others would wait for these ranks until the deadline.
+        _tell(tunnel, request["run"], set(gates.values()))
+        return packed(_said(error if isinstance(error, TapmlError) else SetupError(str(error))))
+
+
+def _run_ranks(
+    request: Mapping[str, Any], tunnel: Tunnel, gates: Mapping[int, Gate], folder: Path
+) -> dict[str, Any]:
     # Workers of one machine share its loopback: their ranks reach each other without a tunnel.
     away = {rank: gate for rank, gate in gates.items() if gate.host != tunnel.gate.host}
-    with tempfile.TemporaryDirectory(prefix="tapml-part-") as place:
-        folder = Path(place)
-        for name, content in request["files"].items():
-            target = folder / "job" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
-        flag, ways = folder / "failed", folder / "ways"
-        with tunnel.run(request["run"], ways) as open_way:
-            if 0 in away:
-                open_way(address_of(0), request["store"], away[0])
-            part = {
-                "first": request["first"],
-                "size": request["size"],
-                "store": request["store"],
-                "gates": {str(rank): list(gate) for rank, gate in away.items()},
-                "flag": str(flag),
-                "ways": str(ways),
-            }
-            payload = {
-                **request["payload"],
-                "job": str(folder / "job" / request["job"]),
-                "part": part,
-            }
-            pool, environment = _pool(request["environment"])
-            future = pool.group(
-                request["count"],
-                TORCH.run,
-                payload,
-                folder=True,
-                environment=environment,
-                deadline_seconds=request["deadline"],
-            )
-            return packed(_wait(future, tunnel, request["run"], flag, set(gates.values()), pool))
+    for name, content in request["files"].items():
+        target = folder / "job" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    flag, ways = folder / "failed", folder / "ways"
+    with tunnel.run(request["run"], ways) as open_way:
+        if 0 in away:
+            open_way(address_of(0), request["store"], away[0])
+        part = {
+            "first": request["first"],
+            "size": request["size"],
+            "store": request["store"],
+            "gates": {str(rank): list(gate) for rank, gate in away.items()},
+            "flag": str(flag),
+            "ways": str(ways),
+        }
+        payload = {
+            **request["payload"],
+            "job": str(folder / "job" / request["job"]),
+            "part": part,
+        }
+        pool, environment = _pool(request["environment"])
+        future = pool.group(
+            request["count"],
+            TORCH.run,
+            payload,
+            folder=True,
+            environment=environment,
+            deadline_seconds=request["deadline"],
+        )
+        return _wait(future, tunnel, request["run"], flag, set(gates.values()), pool)
 
 
 def _wait(
@@ -136,9 +146,6 @@ def _wait(
         said = _said(cause) if isinstance(cause, TapmlError) else {}
         report = msgspec.json.encode(error.report)
         return {"report": report, "told": bool(told_at), **said}
-    except TapmlError as error:
-        _tell(tunnel, run, others)
-        return _said(error)
 
 
 def _tell(tunnel: Tunnel, run: str, others: set[Gate]) -> None:

@@ -24,6 +24,8 @@ NETWORK: Final = ipaddress.ip_network("127.77.0.0/16")
 """Addresses of ranks; a tunnel connects to no other."""
 _BLOCK_BYTES: Final = 1 << 16
 _SECONDS: Final = 10.0
+# Runs that are said to have failed and did not end here since: they may not have begun yet.
+_MOST_FAILED: Final = 64
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -69,7 +71,7 @@ class Tunnel:
                 "(distributed.comm.tls)"
             )
         self._dialling = dialling
-        self._failed: set[str] = set()
+        self._failed: dict[str, None] = {}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tunnel", daemon=True).start()
         try:
@@ -102,7 +104,7 @@ class Tunnel:
         try:
             yield open_way
         finally:
-            self._failed.discard(name)
+            self._failed.pop(name, None)
             for each in servers:
                 self._loop.call_soon_threadsafe(each.close)
 
@@ -149,13 +151,16 @@ class Tunnel:
                 raise
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        word, *rest = (await reader.readline()).decode(errors="replace").split() or [""]
-        with contextlib.suppress(OSError, ValueError):
-            if word == "failed" and len(rest) == 1:
-                self._failed.add(rest[0])
-            elif word == "connect" and ipaddress.ip_address(rest[0]) in NETWORK:
-                ends = await asyncio.open_connection(rest[0], int(rest[1]))
-                await _join((reader, writer), ends)
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            line = await asyncio.wait_for(reader.readline(), _SECONDS)
+            match line.decode(errors="replace").split():
+                case ["failed", run]:
+                    self._failed[run] = None
+                    while len(self._failed) > _MOST_FAILED:
+                        del self._failed[next(iter(self._failed))]
+                case ["connect", address, port] if ipaddress.ip_address(address) in NETWORK:
+                    ends = await asyncio.open_connection(address, int(port))
+                    await _join((reader, writer), ends)
         await _close(writer)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_failure_is_told_to_another_machine_and_forgotten_after_the_run(tmp_pa
             time.sleep(0.01)
         assert other.failed("first")
     assert not other.failed("first")
+
+
+@pytest.mark.parametrize("line", ["connect", "connect 127.77.0.1 99999", "\xff" * 70_000, ""])
+def test_a_line_that_is_none_of_its_own_ends_the_connection(line: str) -> None:
+    # A socket that is closed with bytes unread is reset.
+    with suppress(ConnectionError):
+        assert _answer(Tunnel("127.0.0.1", None, None), line, None) == b""
+
+
+def test_failures_of_runs_that_never_begin_here_are_forgotten_too() -> None:
+    tunnel = Tunnel("127.0.0.1", None, None)
+    for number in range(100):
+        _answer(tunnel, f"failed run-{number}", None)
+
+    assert tunnel.failed("run-99") and not tunnel.failed("run-0")
 
 
 def test_off_loopback_a_tunnel_needs_certificates() -> None:

@@ -189,6 +189,7 @@ def test_a_relays_address_names_host_lease_and_connection() -> None:
     control = str(RelayAddress("::1", 9191, "cafe", "control"))
     assert control == "relay://[::1]:9191/cafe"
     assert parse(data_address_beside(control)) == RelayAddress("::1", 9191, "cafe", "data")
+    assert "cafe" not in repr(parse(control))
     for wrong in ("relay://host/token", "relay://host:1/", "tcp://host:1/token", "relay://h:x/t"):
         with pytest.raises(InputError, match="expected relay://HOST:PORT/TOKEN"):
             parse(wrong)

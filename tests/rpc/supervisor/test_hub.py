@@ -68,6 +68,7 @@ def test_who_was_let_in_by_a_lease_is_in_no_session_without_it(hub: Hub) -> None
     with pytest.raises(SetupError, match="names no lease"):
         hub.hello(HELLO, Told(), admit(hub, ADA.token))
     assert not hub.load()["sessions"]
+    assert ADA.token not in repr(ADA)
 
 
 @pytest.mark.parametrize("presented", ["", ADA.token])
