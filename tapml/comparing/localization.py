@@ -30,7 +30,7 @@ _UNITS: Final = 4.0
 """A single element may be off by so many of them."""
 _SAMPLED: Final = 4096
 _FEWEST: Final = 4
-"""Elements that tell what an array is rounded to."""
+"""Values that tell what an array is rounded to."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _unit(array: Array) -> float:
     if array.dtype != np.float32:
         return 0.0
     some = np.ascontiguousarray(np.ravel(array)[:_SAMPLED])
-    some = some[np.isfinite(some) & (some != np.trunc(some))]
+    some = np.unique(some[np.isfinite(some) & (some != np.trunc(some))])
     return _BRAIN if len(some) >= _FEWEST and not (some.view(np.uint32) & 0xFFFF).any() else 0.0
 
 

@@ -71,7 +71,7 @@ def rank_distance(first: Integers, second: Integers, top_k: int = TOP_K) -> Floa
 def mad_distance(first: Array, second: Array, truth: Array) -> Floats:
     """D_MAD, equations 3 and 4: |d - d'| / (d + d'), d the mean absolute distance to the truth.
 
-    0 where both are exact, and where both are NaN.
+    0 where both are exact, and where either is NaN: `relative_deviation` tells those apart.
 
     Examples
     --------

@@ -145,7 +145,8 @@ def _classes(*sides: Array) -> list[Array]:
 
 
 def _are_within_one(outputs: Array) -> bool:
-    return bool(((outputs >= 0) & (outputs <= 1)).all())
+    """Whether all that are numbers are; NaN of one instance says nothing about the others."""
+    return bool((((outputs >= 0) & (outputs <= 1)) | np.isnan(outputs)).all())
 
 
 def _are_probabilities(outputs: Array) -> bool:
@@ -200,7 +201,7 @@ def judge(
                              "NaN or Inf on one side only", worst, found)  # fmt: skip
     if tokens and are_logits(read_tokens(tokens)[0], one):
         triggers, order = _judge_tokens(one, other, relative, tokens, limits, found)
-    elif truth.labels is not None and len(truth.labels) == count:
+    elif truth.labels is not None and len(truth.labels) == len(one) == count:
         target = truth.labels
         if truth.task == "classification":
             one, other = _classes(one, other)

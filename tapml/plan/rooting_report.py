@@ -137,7 +137,7 @@ def compare(
     pair = (as_float(actual, data_type).ravel(), as_float(expected, data_type).ravel())
     if actual.size != expected.size:
         # An import that gives another shape is wrong in every element.
-        pair = (np.full_like(pair[1], np.nan), np.zeros_like(pair[1]))
+        pair = (np.array([np.nan]), np.zeros(1))
     masked = pair[1] <= _MASKED.get(data_type, _MASKED_OF_OTHERS)
     parts = [_difference(pair[0][of], pair[1][of]) for of in (~masked, masked)]
     error, scale = max(parts, key=lambda part: part[0] / max(part[1], _TINY))

@@ -99,6 +99,12 @@ def test_one_column_of_logits_parts_two_classes_at_zero() -> None:
     assert found["D_CLASS"]["accuracy"][0][0] == 1 and found["D_CLASS"]["largest"] == 8
 
 
+def test_nan_of_one_instance_makes_no_logits_of_the_probabilities_of_others() -> None:
+    one = {"chance": np.array([[0.3], [0.9], [np.nan]])}
+    found = judge(one, one, truth_of(np.array([0, 1, 1]), [one]), Thresholds()).metrics
+    assert found["D_CLASS"]["accuracy"][0][0] == 1
+
+
 def test_labels_are_about_the_first_output_of_floats() -> None:
     outputs = {"label": np.array([1, 0]), "chances": np.array([[0.1, 0.9], [0.8, 0.2]])}
     assert truth_of(None, [outputs]).labels is not None

@@ -270,6 +270,32 @@ def test_calls_that_a_program_leaves_out_altogether_are_found() -> None:
     assert violated(learned, run(clipped(clips=False, schedules=3, other=True))) == set()
 
 
+def test_a_loader_that_begins_again_at_each_step_is_found() -> None:
+    def train(*, again: bool = False) -> Callable[[], None]:
+        def loop() -> None:
+            torch.manual_seed(0)
+            model = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            # Of two single samples in any order, every other epoch begins as the last one ended.
+            samples = torch.randn(2, 4)
+            loader = torch.utils.data.DataLoader(samples, batch_size=1, shuffle=not again)
+            for _ in range(8):
+                for x in loader:
+                    optimizer.zero_grad()
+                    model(x).square().mean().backward()
+                    optimizer.step()
+                    if again:
+                        break
+
+        return loop
+
+    learned = infer([run(train())])
+    assert violated(learned, run(train())) == set()
+    assert "Neighbouring batches differ, whichever worker made them." in violated(
+        learned, run(train(again=True))
+    )
+
+
 class Holder(nn.Module):
     """Calls the part that it was given, or forgets it."""
 

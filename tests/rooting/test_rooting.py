@@ -12,7 +12,7 @@ import torch
 
 from tapml.importing.importer import import_module
 from tapml.models.inputs import MASKED
-from tapml.plan.rooting_report import RootingReport
+from tapml.plan.rooting_report import RootingReport, compare
 from tapml.rooting.rooting import root, root_runs
 from tapml_targets.errors import InputError, MismatchError
 from tests.importing.modules import root_module
@@ -95,6 +95,12 @@ def test_a_wrong_cache_row_is_found(llama: SmallLlama) -> None:
     operator = "fused_greater_equal_reshape_where"
     with pytest.raises(MismatchError, match=operator):
         root(llama.model, llama.imported, reference=WithFault(llama.reference, operator, shift))
+
+
+@pytest.mark.parametrize(("ours", "torchs"), [(3, 2), (3, 0), (0, 3)])
+def test_an_output_of_another_size_is_wrong_in_every_element(ours: int, torchs: int) -> None:
+    found = compare("output", "f", "y", None, np.ones(ours), np.ones(torchs), "float32")
+    assert found.ratio == float("inf")
 
 
 def test_a_report_survives_storage(llama: SmallLlama) -> None:

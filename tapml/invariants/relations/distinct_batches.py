@@ -38,8 +38,7 @@ class DistinctBatches(Relation):
             for batch in batches:
                 for earlier in recent:
                     epoch = earlier.context.get("epoch") == batch.context.get("epoch")
-                    # An epoch of several batches does not begin with the last one's end.
-                    begins = earlier is recent[-1] and batch.fields.get("batches") not in (None, 1)
+                    begins = earlier is recent[-1] and _is_broken_off(earlier)
                     if epoch or begins:
                         differ = earlier.digest != batch.digest
                         found = "" if differ else _said(earlier, batch, same_epoch=epoch)
@@ -57,6 +56,12 @@ class DistinctBatches(Relation):
     def concerns(self, params: Params) -> frozenset[str]:
         """The data loader."""
         return frozenset({BATCH})
+
+
+def _is_broken_off(batch: Record) -> bool:
+    """Whether more batches were to come; a whole epoch of single samples may end as one begins."""
+    place, batches = batch.fields["place"], batch.fields.get("batches")
+    return isinstance(place, int) and isinstance(batches, int) and place + 1 < batches
 
 
 def _said(earlier: Record, batch: Record, *, same_epoch: bool) -> str:
