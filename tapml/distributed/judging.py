@@ -140,7 +140,8 @@ class _Judge:
         found = [each for each in values if each is not None]
         if len(found) < len(ranks) or len({each.shape for each in found}) > 1:
             return None
-        return np.sum(found, axis=0)
+        total: NDArray[np.float64] = np.sum(found, axis=0)
+        return total
 
     def expected(
         self,

@@ -55,7 +55,7 @@ def piece_of(tensor: torch.Tensor) -> Piece | None:
         if isinstance(each, _MaskPartial):
             if each.mask_buffer.data is None:
                 return None
-            each.mask_buffer.apply_mask(value)
+            each.mask_buffer.apply_mask(value)  # type: ignore[no-untyped-call]
     if partial:
         summed, shares = _ranks_of(mesh, [each.is_partial() for each in placements])
         if "avg" in operations:
@@ -91,7 +91,9 @@ def joined(pieces: Sequence[Piece], samples: int = 0) -> Piece | None:
     values = [each.value for each in pieces]
     if not samples or any(each.shape[0] % samples for each in values):
         return replace(first, value=torch.cat(values), shape=shape)
-    by_sample = [each.unflatten(0, (samples, each.shape[0] // samples)) for each in values]
+    by_sample = [
+        each.reshape(samples, each.shape[0] // samples, *each.shape[1:]) for each in values
+    ]
     return replace(first, value=torch.cat(by_sample, dim=1).flatten(0, 1), shape=shape)
 
 

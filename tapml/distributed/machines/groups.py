@@ -140,8 +140,8 @@ class MachineGroups:
         self._ready.clear()
         for share, each in failed:
             if "report" not in each:
-                error = to_error(each)
-                raise _not_started(size, job, SetupError(f"{share.worker}: {error}")) from error
+                cause = to_error(each)
+                raise _not_started(size, job, SetupError(f"{share.worker}: {cause}")) from cause
         raise _put_together(size, shares, answers)
 
     def _room(self) -> dict[str, int | None]:

@@ -32,7 +32,7 @@ def meet(member: Member, part: Mapping[str, Any], timeout: timedelta) -> None:
         # A store opens its port to the world, unless it gets one that is open.
         listener = socket.create_server((address_of(0), part["store"]), backlog=256)
         listening = listener.detach()
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]
         address_of(0),
         part["store"],
         member.size,
