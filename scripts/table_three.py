@@ -30,8 +30,8 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.plan_without_weights import plan_without_weights  # noqa: E402
 from tapml.cli.model_arguments import positive  # noqa: E402
-from tapml.execute.arrays import ALIGNMENT  # noqa: E402
 from tapml.models.mapped_weights import BOUND  # noqa: E402
+from tapml.models.tensor_file import ALIGNMENT  # noqa: E402
 from tapml_targets.errors import InputError, TapmlError  # noqa: E402
 
 LLAMA2_7B: Final = {

@@ -22,9 +22,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from tapml.execute.arrays import ALIGNMENT, Array, address
 from tapml.models.checkpoint import Checkpoint
-from tapml.models.tensor_file import TensorFile, open_tensors, write_tensors
+from tapml.models.tensor_file import ALIGNMENT, Array, TensorFile, open_tensors, write_tensors
 from tapml.models.weight_names import plain_names
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.dtype import dtype as data_type
@@ -124,7 +123,7 @@ def _arrays(
     files = {each.file: open_tensors(each.file) for each in stored.values()}
     found = {here: files[stored[name].file][name] for here, name in names.items()}
     if all(
-        stored[name].dtype == kind and address(found[here]) % ALIGNMENT == 0
+        stored[name].dtype == kind and found[here].ctypes.data % ALIGNMENT == 0
         for here, name in names.items()
     ):
         for each in files.values():
