@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 
 from tapml.comparing import metrics
 from tapml.comparing.verdicts import Thresholds, Truth, judge, truth_of
@@ -118,7 +121,7 @@ def test_nan_on_both_sides_is_said() -> None:
 
 
 def test_an_output_over_all_instances_counts_for_each() -> None:
-    one = {"loss": np.array(1.0, np.float32), "y": np.ones((3, 2))}
-    other = {"loss": np.array(1.5, np.float32), "y": np.ones((3, 2))}
+    one: dict[str, NDArray[Any]] = {"loss": np.ones((), np.float32), "y": np.ones((3, 2))}
+    other: dict[str, NDArray[Any]] = {"loss": np.full((), 1.5, "f4"), "y": np.ones((3, 2))}
     verdict = judge(one, other, Truth("none"), Thresholds(), instances=3)
     assert (verdict.status, verdict.metrics["elementwise"]["triggering"]) == ("inconsistent", 3)
