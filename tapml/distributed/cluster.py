@@ -57,17 +57,21 @@ def client_of(address: str) -> Iterator[Any]:
     check_address(address)
     if find_spec("distributed") is None:
         raise SetupError("this needs Dask: pip install 'tapml[dask]'")
-    import dask.config
+    import dask.config as untyped_configuration
     import distributed as untyped
 
     distributed: Any = untyped
+    configuration: Any = untyped_configuration
     try:
         client = distributed.Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, TimeoutError, TypeError) as error:
         # A TypeError says that TLS is asked for and no certificates are configured.
         raise SetupError(f"no scheduler of Dask answers at {address}: {error}") from error
     # Dask warns of what is large, and advises to load it elsewhere: a job's weights are sent.
-    with client, dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
+    with (
+        client,
+        configuration.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}),
+    ):
         yield client
 
 

@@ -250,6 +250,8 @@ class MachineGroups:
                 if time.monotonic() > until:
                     raise SetupError(f"the worker {worker} gives no answer") from None
             except Exception as error:
+                if future.status == "cancelled":  # Its client has lost the scheduler.
+                    raise SetupError("the scheduler was lost") from error
                 raise SetupError(f"the worker {worker} failed: {_said(error)}") from error
             else:
                 return found

@@ -77,7 +77,10 @@ class Tunnel:
         try:
             server = self._do(asyncio.start_server(self._take, host, 0, ssl=serving))
         except OSError as error:
-            raise SetupError(f"no tunnel can listen on {host}: {error.strerror}") from error
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            raise SetupError(
+                f"no tunnel can listen on {host}: {error.strerror or error}"
+            ) from error
         self.gate = Gate(host, server.sockets[0].getsockname()[1])
 
     @contextmanager

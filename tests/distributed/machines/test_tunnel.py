@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -107,3 +108,15 @@ def test_failures_of_runs_that_never_begin_here_are_forgotten_too() -> None:
 def test_off_loopback_a_tunnel_needs_certificates() -> None:
     with pytest.raises(SetupError, match=r"ranks on 192\.0\.2\.7 need TLS: start scheduler"):
         Tunnel("192.0.2.7", None, None)
+
+
+def test_a_tunnel_that_cannot_listen_leaves_no_thread(
+    certificates: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    before = threading.active_count()
+    with pytest.raises(SetupError, match=r"no tunnel can listen on 192\.0\.2\.7"):
+        Tunnel("192.0.2.7", *certificates)
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
