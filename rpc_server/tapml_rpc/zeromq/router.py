@@ -150,8 +150,11 @@ class RouterWatch:
         if identity in self._known or identity in self._lost:
             return
         self._hear()
-        descriptor = int(frame.get(zmq.SRCFD))
-        former = self._speakers.get(descriptor)
+        # A peer that had hung up before it was accepted has no descriptor in its messages.
+        former = None
+        with suppress(zmq.ZMQError):
+            descriptor = int(frame.get(zmq.SRCFD))
+            former = self._speakers.get(descriptor)
         if former is None:
             # Closed since.
             self._gone.append(identity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket as plain_sockets
 import struct
 import time
@@ -43,6 +44,8 @@ class Frame:
 
     def get(self, option: int) -> int:
         assert option == zmq.SRCFD
+        if self._descriptor < 0:
+            raise zmq.ZMQError(errno.EINVAL)
         return self._descriptor
 
 
@@ -81,6 +84,13 @@ class Connections:
 @pytest.fixture
 def connections(context: Context) -> Connections:
     return Connections(context)
+
+
+def test_a_peer_that_had_hung_up_before_it_was_accepted_is_gone(
+    connections: Connections,
+) -> None:
+    connections.heard(b"ada", -1)
+    assert connections.gone() == [b"ada"]
 
 
 def test_who_has_gone_is_told_once_and_a_look_later(connections: Connections) -> None:
