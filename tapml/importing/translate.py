@@ -119,9 +119,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
-        self.convert_map["div.Tensor_mode"] = self._rounded_quotient(
-            self.convert_map["div.Tensor_mode"]
-        )
+        self.convert_map["div.Tensor_mode"] = self._quotient
         for name, logical in _LOGICAL.items():
             self.convert_map[name] = self._of_predicates(self.convert_map[name], logical)
         for name in ("eq.Tensor", "ne.Tensor"):
@@ -211,22 +209,24 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
-    def _rounded_quotient(self, converter: Callable[..., Any]) -> Callable[..., Any]:
-        """TVM's converter takes a number for an int32, and cuts integers off twice."""
+    def _quotient(self, node: fx.Node) -> Any:
+        """Both sides in the result's dtype; TVM takes a number for an int32, and cuts off twice."""
+        kind = str(node.meta["val"].dtype).removeprefix("torch.")
+        operand, divisor = (self._as_dtype(each, kind) for each in self.retrieve_args(node)[:2])
+        mode = node.kwargs.get("rounding_mode")
+        if mode == "floor":
+            return self.block_builder.emit(relax.op.floor_divide(operand, divisor))
+        quotient = self.block_builder.emit(relax.op.divide(operand, divisor))
+        if mode is None or "int" in kind:
+            return quotient
+        return self.block_builder.emit(relax.op.trunc(quotient))
 
-        def convert(node: fx.Node) -> Any:
-            operand, divisor, *_ = self.retrieve_args(node)
-            integers = "int" in str(operand.ty.dtype)
-            if isinstance(divisor, float) and integers:
-                return converter(node)
-            if isinstance(divisor, int | float):
-                divisor = relax.const(divisor, operand.ty.dtype)
-            if (node.args[2:] or (node.kwargs.get("rounding_mode"),))[0] == "floor":
-                return self.block_builder.emit(relax.op.floor_divide(operand, divisor))
-            quotient = self.block_builder.emit(relax.op.divide(operand, divisor))
-            return quotient if integers else self.block_builder.emit(relax.op.trunc(quotient))
-
-        return convert
+    def _as_dtype(self, value: Any, dtype: str) -> Any:
+        if not isinstance(value, relax.Expr):
+            return relax.const(value, dtype)
+        if str(value.ty.dtype) == dtype:
+            return value
+        return self.block_builder.emit(relax.op.astype(value, dtype))
 
     def _of_predicates(
         self, converter: Callable[..., Any], logical: Callable[..., Any]
