@@ -122,8 +122,8 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["div.Tensor_mode"] = self._quotient
         for name, logical in _LOGICAL.items():
             self.convert_map[name] = self._of_predicates(self.convert_map[name], logical)
-        for name in ("eq.Tensor", "ne.Tensor"):
-            self.convert_map[name] = self._equal(self.convert_map[name])
+        for name in _COMPARISONS:
+            self.convert_map[name] = self._compared(self.convert_map[name])
         for name, converter in reductions.converters(self).items():
             self.convert_map.setdefault(name, converter)
         for own in own_operators().values():
@@ -242,7 +242,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
-    def _equal(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+    def _compared(self, converter: Callable[..., Any]) -> Callable[..., Any]:
         """Compare predicates as bytes, since TVM's code for processors compares them as floats.
 
         TVM simplifies ``x == x`` to true, also where x may be NaN.
@@ -250,10 +250,13 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         def convert(node: fx.Node) -> Any:
             first, second = node.args
-            if first is second and "float" in str(self.env[first].ty.dtype):
+            operation = str(node.target).split(".")[1]
+            itself = first is second and operation in {"eq", "ne"}
+            if itself and "float" in str(self.env[first].ty.dtype):
                 unlike = self.block_builder.emit(relax.op.isnan(self.env[first]))
-                equal = "eq" in str(node.target)
-                return self.block_builder.emit(relax.op.logical_not(unlike)) if equal else unlike
+                if operation == "ne":
+                    return unlike
+                return self.block_builder.emit(relax.op.logical_not(unlike))
             kept = {each: self.env[each] for each in node.args if isinstance(each, fx.Node)}
             for each, value in kept.items():
                 if str(value.ty.dtype) == "bool":
@@ -378,6 +381,11 @@ def _differ(first: Any, second: Any) -> Any:
     return relax.op.not_equal(relax.op.astype(first, "int8"), relax.op.astype(second, "int8"))
 
 
+_COMPARISONS: Final = tuple(
+    f"{name}.{kind}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for kind in ("Tensor", "Scalar")
+)
 _LOGICAL: Final[Mapping[str, Callable[..., Any]]] = {
     "mul.Tensor": relax.op.logical_and,
     "add.Tensor": relax.op.logical_or,
@@ -386,6 +394,8 @@ _LOGICAL: Final[Mapping[str, Callable[..., Any]]] = {
     "bitwise_xor.Tensor": _differ,
     "logical_xor.default": _differ,
     "bitwise_not.default": relax.op.logical_not,
+    "maximum.default": relax.op.logical_or,
+    "minimum.default": relax.op.logical_and,
 }
 
 

@@ -39,7 +39,8 @@ class Masks(nn.Module):
         one, other = whole > 0, real > 0
         return (
             one & other, one | other, one ^ other, ~one, one * other, one == other, one != other,
-            one == whole, torch.logical_xor(one, other), torch.isfinite(real), torch.eq(real, real),
+            one == whole, torch.eq(one, False), one < other, torch.maximum(one, other),
+            torch.logical_xor(one, other), torch.isfinite(real), torch.eq(real, real),
         )  # fmt: skip
 
 
