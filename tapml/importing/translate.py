@@ -119,13 +119,11 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
-        self.convert_map["div.Tensor_mode"] = self._rounded_quotient(
-            self.convert_map["div.Tensor_mode"]
-        )
+        self.convert_map["div.Tensor_mode"] = self._quotient
         for name, logical in _LOGICAL.items():
             self.convert_map[name] = self._of_predicates(self.convert_map[name], logical)
-        for name in ("eq.Tensor", "ne.Tensor"):
-            self.convert_map[name] = self._equal(self.convert_map[name])
+        for name in _COMPARISONS:
+            self.convert_map[name] = self._compared(self.convert_map[name])
         for name, converter in reductions.converters(self).items():
             self.convert_map.setdefault(name, converter)
         for own in own_operators().values():
@@ -211,22 +209,24 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
-    def _rounded_quotient(self, converter: Callable[..., Any]) -> Callable[..., Any]:
-        """TVM's converter takes a number for an int32, and cuts integers off twice."""
+    def _quotient(self, node: fx.Node) -> Any:
+        """Both sides in the result's dtype; TVM takes a number for an int32, and cuts off twice."""
+        kind = str(node.meta["val"].dtype).removeprefix("torch.")
+        operand, divisor = (self._as_dtype(each, kind) for each in self.retrieve_args(node)[:2])
+        mode = node.kwargs.get("rounding_mode")
+        if mode == "floor":
+            return self.block_builder.emit(relax.op.floor_divide(operand, divisor))
+        quotient = self.block_builder.emit(relax.op.divide(operand, divisor))
+        if mode is None or "int" in kind:
+            return quotient
+        return self.block_builder.emit(relax.op.trunc(quotient))
 
-        def convert(node: fx.Node) -> Any:
-            operand, divisor, *_ = self.retrieve_args(node)
-            integers = "int" in str(operand.ty.dtype)
-            if isinstance(divisor, float) and integers:
-                return converter(node)
-            if isinstance(divisor, int | float):
-                divisor = relax.const(divisor, operand.ty.dtype)
-            if (node.args[2:] or (node.kwargs.get("rounding_mode"),))[0] == "floor":
-                return self.block_builder.emit(relax.op.floor_divide(operand, divisor))
-            quotient = self.block_builder.emit(relax.op.divide(operand, divisor))
-            return quotient if integers else self.block_builder.emit(relax.op.trunc(quotient))
-
-        return convert
+    def _as_dtype(self, value: Any, dtype: str) -> Any:
+        if not isinstance(value, relax.Expr):
+            return relax.const(value, dtype)
+        if str(value.ty.dtype) == dtype:
+            return value
+        return self.block_builder.emit(relax.op.astype(value, dtype))
 
     def _of_predicates(
         self, converter: Callable[..., Any], logical: Callable[..., Any]
@@ -242,7 +242,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
-    def _equal(self, converter: Callable[..., Any]) -> Callable[..., Any]:
+    def _compared(self, converter: Callable[..., Any]) -> Callable[..., Any]:
         """Compare predicates as bytes, since TVM's code for processors compares them as floats.
 
         TVM simplifies ``x == x`` to true, also where x may be NaN.
@@ -250,10 +250,13 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         def convert(node: fx.Node) -> Any:
             first, second = node.args
-            if first is second and "float" in str(self.env[first].ty.dtype):
+            operation = str(node.target).split(".")[1]
+            itself = first is second and operation in {"eq", "ne"}
+            if itself and "float" in str(self.env[first].ty.dtype):
                 unlike = self.block_builder.emit(relax.op.isnan(self.env[first]))
-                equal = "eq" in str(node.target)
-                return self.block_builder.emit(relax.op.logical_not(unlike)) if equal else unlike
+                if operation == "ne":
+                    return unlike
+                return self.block_builder.emit(relax.op.logical_not(unlike))
             kept = {each: self.env[each] for each in node.args if isinstance(each, fx.Node)}
             for each, value in kept.items():
                 if str(value.ty.dtype) == "bool":
@@ -378,6 +381,11 @@ def _differ(first: Any, second: Any) -> Any:
     return relax.op.not_equal(relax.op.astype(first, "int8"), relax.op.astype(second, "int8"))
 
 
+_COMPARISONS: Final = tuple(
+    f"{name}.{kind}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for kind in ("Tensor", "Scalar")
+)
 _LOGICAL: Final[Mapping[str, Callable[..., Any]]] = {
     "mul.Tensor": relax.op.logical_and,
     "add.Tensor": relax.op.logical_or,
@@ -386,6 +394,8 @@ _LOGICAL: Final[Mapping[str, Callable[..., Any]]] = {
     "bitwise_xor.Tensor": _differ,
     "logical_xor.default": _differ,
     "bitwise_not.default": relax.op.logical_not,
+    "maximum.default": relax.op.logical_or,
+    "minimum.default": relax.op.logical_and,
 }
 
 

@@ -468,8 +468,7 @@ class Instruments:
         self._follow_mode()
         fields: dict[str, Value] = {"workers": int(getattr(loader, "_num_workers", 0))}
         fields["place"] = int(getattr(loader, "_num_yielded", 0))
-        # A sampler of the script's own may have no length, or fail to tell it.
-        with suppress(Exception):
+        with suppress(Exception):  # A script's own sampler may fail to tell its length.
             fields["batches"] = len(loader)
         return self._call(
             BATCH,

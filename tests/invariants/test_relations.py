@@ -179,7 +179,7 @@ class Listed(nn.Module):
     def __init__(self, *, plain: bool) -> None:
         super().__init__()
         layers = [nn.Linear(4, 4) for _ in range(2)]
-        self.layers: Any = layers if plain else nn.ModuleList(layers)
+        self.layers = layers if plain else nn.ModuleList(layers)
         self.head = nn.Linear(4, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -277,14 +277,10 @@ def test_a_loader_that_begins_again_at_each_step_is_found() -> None:
             model = nn.Linear(4, 1)
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
             # Of two single samples in any order, every other epoch begins as the last one ended.
-            samples = torch.randn(2, 4)
-            loader = torch.utils.data.DataLoader[torch.Tensor](
-                samples,  # type: ignore[arg-type]
-                batch_size=1,
-                shuffle=not again,
-            )
+            samples = torch.utils.data.TensorDataset(torch.randn(2, 4))
+            loader = torch.utils.data.DataLoader(samples, batch_size=1, shuffle=not again)
             for _ in range(8):
-                for x in loader:
+                for (x,) in loader:
                     optimizer.zero_grad()
                     model(x).square().mean().backward()
                     optimizer.step()
