@@ -118,7 +118,7 @@ def test_nan_on_both_sides_is_said() -> None:
 
 
 def test_an_output_over_all_instances_counts_for_each() -> None:
-    one = {"loss": np.float32(1.0).reshape(()), "y": np.ones((3, 2))}
-    other = {"loss": np.float32(1.5).reshape(()), "y": np.ones((3, 2))}
+    one = {"loss": np.array(1.0, np.float32), "y": np.ones((3, 2))}
+    other = {"loss": np.array(1.5, np.float32), "y": np.ones((3, 2))}
     verdict = judge(one, other, Truth("none"), Thresholds(), instances=3)
     assert (verdict.status, verdict.metrics["elementwise"]["triggering"]) == ("inconsistent", 3)
