@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -118,7 +120,10 @@ def test_nan_on_both_sides_is_said() -> None:
 
 
 def test_an_output_over_all_instances_counts_for_each() -> None:
-    one = {"loss": np.array(1.0, np.float32), "y": np.ones((3, 2))}
-    other = {"loss": np.array(1.5, np.float32), "y": np.ones((3, 2))}
+    one: dict[str, np.ndarray[Any, Any]] = {"loss": np.array(1.0, np.float32), "y": np.ones((3, 2))}
+    other: dict[str, np.ndarray[Any, Any]] = {
+        "loss": np.array(1.5, np.float32),
+        "y": np.ones((3, 2)),
+    }
     verdict = judge(one, other, Truth("none"), Thresholds(), instances=3)
     assert (verdict.status, verdict.metrics["elementwise"]["triggering"]) == ("inconsistent", 3)
