@@ -454,7 +454,7 @@ class Instruments:
 
     def _follow_mode(self) -> None:
         """Take the mode of the model that ran last: scripts set it between forward calls."""
-        recorder, models = self.recorder, self.variables.models()
+        recorder, models = self.recorder, self.variables.whole_models()
         if recorder.stage != "init" and models:
             recorder.training = models[-1].training
             recorder.stage = "train" if recorder.training else "eval"

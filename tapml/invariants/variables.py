@@ -76,6 +76,7 @@ class Variables:
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
         self._parts: set[int] = set()
+        self._loose: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._numbers = WeakIdKeyDictionary()
         self._numbered = 0
 
@@ -110,7 +111,10 @@ class Variables:
         if trains and not torch.is_grad_enabled():
             return
         if trains:
+            known = self.models()
             self.add_model(part)
+            if part not in known and part in self.models():
+                self._loose.add(part)
         self._parts.add(id(part))
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -132,6 +136,10 @@ class Variables:
     def models(self) -> list[torch.nn.Module]:
         """The models that ran and still exist."""
         return [model for each in self._models if (model := each()) is not None]
+
+    def whole_models(self) -> list[torch.nn.Module]:
+        """Those that a script puts into training and evaluation mode: no layer in a plain list."""
+        return [each for each in self.models() if each not in self._loose]
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers that still exist."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -99,6 +101,12 @@ def test_one_column_of_logits_parts_two_classes_at_zero() -> None:
     assert found["D_CLASS"]["accuracy"][0][0] == 1 and found["D_CLASS"]["largest"] == 8
 
 
+def test_nan_of_one_instance_makes_no_logits_of_the_probabilities_of_others() -> None:
+    one = {"chance": np.array([[0.3], [0.9], [np.nan]])}
+    found = judge(one, one, truth_of(np.array([0, 1, 1]), [one]), Thresholds()).metrics
+    assert found["D_CLASS"]["accuracy"][0][0] == 1
+
+
 def test_labels_are_about_the_first_output_of_floats() -> None:
     outputs = {"label": np.array([1, 0]), "chances": np.array([[0.1, 0.9], [0.8, 0.2]])}
     assert truth_of(None, [outputs]).labels is not None
@@ -112,7 +120,10 @@ def test_nan_on_both_sides_is_said() -> None:
 
 
 def test_an_output_over_all_instances_counts_for_each() -> None:
-    one = {"loss": np.array(1.0), "y": np.ones((3, 2))}
-    other = {"loss": np.array(1.5), "y": np.ones((3, 2))}
+    one: dict[str, np.ndarray[Any, Any]] = {"loss": np.array(1.0, np.float32), "y": np.ones((3, 2))}
+    other: dict[str, np.ndarray[Any, Any]] = {
+        "loss": np.array(1.5, np.float32),
+        "y": np.ones((3, 2)),
+    }
     verdict = judge(one, other, Truth("none"), Thresholds(), instances=3)
     assert (verdict.status, verdict.metrics["elementwise"]["triggering"]) == ("inconsistent", 3)

@@ -14,7 +14,7 @@ from tapml.invariants import set_meta, watch
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.invariant import InvariantSet
-from tapml.invariants.record import BACKWARD, Row, windows_of
+from tapml.invariants.record import BACKWARD, BATCH, Row, windows_of
 from tapml.invariants.recording import recorded
 from tapml_targets.errors import SetupError
 
@@ -208,6 +208,24 @@ def test_layers_that_the_model_does_not_know_are_found() -> None:
     assert set(found["OptimizerParameters"].subjects) == {
         f"{layer}.{name}" for layer in ("Linear", "Linear-2") for name in ("weight", "bias")
     }
+
+
+def test_batches_are_those_of_evaluation_whatever_mode_a_layer_in_a_plain_list_has() -> None:
+    def train() -> None:
+        model = Listed(plain=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(4, 4)))
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        model.eval()
+        for _ in loader:
+            pass
+
+    batches = [each for window in run(train).windows for each in window.calls(BATCH)]
+    assert [each.context.get("stage") for each in batches[1:5]] == ["train"] * 4
+    assert {each.context.get("stage") for each in batches[5:]} == {"eval"}
 
 
 def test_training_that_goes_on_in_evaluation_mode_is_found() -> None:
