@@ -60,7 +60,8 @@ def _rewritten(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node | None:
         return None
     if target in _MOVERS and (_is_complex(node) or target is _ATEN.view_as_real.default):
         first, *rest = arguments
-        return _MOVERS[target](call, pairs[first], first.meta["val"].dim(), *rest)
+        moved = _MOVERS[target](call, pairs[first], first.meta["val"].dim(), *rest)
+        return _as_real(call, moved, node.meta["val"].dtype)
     if target in _PRODUCTS and len(arguments) == 2:
         one, other = (pairs.get(each, each) for each in arguments)
         both = [_is_complex(each) for each in arguments]
@@ -78,15 +79,22 @@ def _rewritten(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node | None:
 def _caller(node: fx.Node) -> Call:
     """Adds a call to the graph of `node`, with what is known of its result and its origin."""
 
-    def call(target: Any, *arguments: Any) -> fx.Node:
-        made = node.graph.call_function(target, arguments)
+    def call(target: Any, *arguments: Any, **options: Any) -> fx.Node:
+        made = node.graph.call_function(target, arguments, options)
         made.meta = {name: each for name, each in node.meta.items() if name != "val"}
         values: Any = fx.node.map_arg(arguments, lambda each: each.meta["val"])
         with node.meta["val"].fake_mode:
-            made.meta["val"] = target(*values)
+            made.meta["val"] = target(*values, **options)
         return made
 
     return call
+
+
+def _as_real(call: Call, pair: fx.Node, dtype: torch.dtype) -> fx.Node:
+    real = dtype.to_real()
+    if pair.meta["val"].dtype == real:
+        return pair
+    return call(_ATEN._to_copy.default, pair, dtype=real)
 
 
 def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:

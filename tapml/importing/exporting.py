@@ -110,7 +110,6 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     _fill_empty(program.graph_module)
     _leave_out_assertions(program.graph_module)
     _leave_out_empty(program.graph_module)
-    _type_divisors(program.graph_module)
     real_pairs(program.graph_module)
     origins = origins_of(program.graph.nodes, description.prefix)
     _refuse_mutations(program, origins, description.name)
@@ -214,27 +213,6 @@ def _leave_out_empty(module: torch.fx.GraphModule) -> None:
             if 0 < len(full) < len(parts):
                 node.args = (full, *rest)
     module.graph.eliminate_dead_code()
-    module.recompile()
-
-
-def _type_divisors(module: torch.fx.GraphModule) -> None:
-    """Give a whole number that divides a tensor the tensor's dtype, which the importer does not."""
-    for node in list(module.graph.nodes):
-        value = node.meta.get("val")
-        if node.target is not torch.ops.aten.div.Tensor_mode or value.is_floating_point():
-            continue
-        if not isinstance(node.args[1], int) or not value.dim():
-            continue
-        with module.graph.inserting_before(node):
-            divisor = module.graph.call_function(
-                torch.ops.aten.full.default,
-                ([1], node.args[1]),
-                {"dtype": value.dtype, "device": value.device},
-            )
-        divisor.meta = dict(node.meta)
-        with value.fake_mode:
-            divisor.meta["val"] = torch.empty(1, dtype=value.dtype)
-        node.args = (node.args[0], divisor)
     module.recompile()
 
 

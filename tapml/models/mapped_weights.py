@@ -58,8 +58,8 @@ def map_weights(checkpoint: Checkpoint, empty: Any, dtype: torch.dtype) -> nn.Mo
     Returns
     -------
     nn.Module or None
-        None as well where a parameter is made of several stored tensors, or where the cache has no
-        room for an aligned file.
+        None as well where a parameter is made of several stored tensors, where the class keeps
+        some in float32, or where the cache has no room for an aligned file.
 
     Raises
     ------
@@ -75,6 +75,8 @@ def map_weights(checkpoint: Checkpoint, empty: Any, dtype: torch.dtype) -> nn.Mo
         return None
     names = plain_names(empty, checkpoint)
     if names is None or not checkpoint.dtypes <= _FLOATS:
+        return None
+    if not _has_all(empty, names) or (kind != "float32" and _keeps_float32(empty)):
         return None
     arrays = _arrays(checkpoint, names, kind)
     if arrays is None:
@@ -97,6 +99,19 @@ def map_weights(checkpoint: Checkpoint, empty: Any, dtype: torch.dtype) -> nn.Mo
     if (checkpoint.folder / "generation_config.json").is_file():
         module.generation_config = GenerationConfig.from_pretrained(checkpoint.folder)
     return module
+
+
+def _has_all(empty: nn.Module, names: Mapping[str, str]) -> bool:
+    """Whether each parameter, or one that it is tied to, is among the names."""
+    found: dict[int, bool] = {}
+    for name, each in empty.named_parameters(remove_duplicate=False):
+        found[id(each)] = found.get(id(each), False) or name in names
+    return all(found.values())
+
+
+def _keeps_float32(module: nn.Module) -> bool:
+    kept = ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict")
+    return any(getattr(part, name, None) for part in module.modules() for name in kept)
 
 
 def _bound() -> int:

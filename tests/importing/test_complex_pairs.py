@@ -16,8 +16,8 @@ class Turned(nn.Module):
     """Rotary positions as DeepSeek-V2 and Llama 4 write them."""
 
     def forward(self, rows: Tensor, positions: Tensor) -> Tensor:
-        angles = positions[:, None].float() * torch.tensor([1.0, 0.1, 0.01])
-        turns = torch.polar(torch.ones_like(angles), angles) * 0.5
+        angles = positions[:, None].double() * torch.tensor([1.0, 0.1, 0.01]).double()
+        turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64) * 0.5
         pairs = torch.view_as_complex(rows.reshape(*rows.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * turns[:, None, :]).flatten(2)
 
@@ -34,6 +34,7 @@ def test_a_product_of_complex_numbers_is_pytorchs() -> None:
     arrays = dict(zip(entry.inputs, (each.numpy() for each in inputs), strict=True))
     report = root_runs(imported, [(entry.name, arrays)])
     assert report.sites == len(entry.calls)
+    assert entry.values[entry.outputs[0]].dtype == "float32"
 
 
 def test_an_operation_without_a_real_form_is_named_with_its_line() -> None:

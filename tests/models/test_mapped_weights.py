@@ -47,9 +47,8 @@ def test_a_mapped_model_is_the_same_model(
     embedding = mapped.module.get_parameter("model.embed_tokens.weight")
     head = mapped.module.get_parameter("lm_head.weight")
     assert (embedding is head) == tied
-    # Files of other libraries are not aligned, so one of our own is mapped.
     assert list((tmp_path / "cache" / "mapped").iterdir())
-    assert not embedding.numpy().flags.writeable or embedding.data_ptr() % 64 == 0
+    assert embedding.data_ptr() % 64 == 0
 
 
 def test_a_bound_that_is_no_number_is_refused(
