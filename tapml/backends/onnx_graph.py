@@ -215,6 +215,10 @@ def _dtype_of(value: Any) -> np.dtype[Any]:
         raise UnsupportedOperatorError(f"the input {value.name!r} is no tensor")
     element: Any = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     dtype: np.dtype[Any] = np.dtype(element)
+    if dtype.kind == "O":
+        raise UnsupportedOperatorError(
+            f"the input {value.name!r} is text; compare the model behind its tokenizer"
+        )
     if dtype.kind not in "biufc":
         raise UnsupportedOperatorError(
             f"the input {value.name!r} is {dtype.name}, which no .npz file holds; put a Cast from "

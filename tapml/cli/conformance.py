@@ -155,7 +155,7 @@ def _fitting(
         room = width - max(map(len, names), default=0)
         while left:
             spec = next(iter(left))
-            room -= _BETWEEN + max(len(spec), *(len(case.status) for case in left[spec]))
+            room -= _BETWEEN + max(len(spec), 0, *(len(case.status) for case in left[spec]))
             if some and room < 0:
                 break
             some[spec] = left.pop(spec)
