@@ -60,7 +60,8 @@ def compile_operator(payload: dict[str, Any]) -> bytes:
         options=tuple((name, value) for name, value in payload["options"]),
         limits=msgspec.convert(payload["limits"], Limits),
     )
-    if all(0 in each.shape for each in source.parameters if each.role != "input"):
+    written = [each for each in source.parameters if each.role != "input"]
+    if written and all(0 in each.shape for each in written):
         # Nothing is written: TVM's schedules divide by extents of 0.
         program = OperatorProgram(source.name, source.parameters, (), (), source.symbols)
         return pack(Library(target.platform, (), {}, {source.name: program}))

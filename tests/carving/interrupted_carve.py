@@ -32,9 +32,9 @@ class Decoder:
     end_tokens: frozenset[int] = frozenset()
     weights_hash = "0" * 64
 
-    def prepare_prefill(self, token_ids: Sequence[int], start: int = 0) -> dict[str, Array]:
-        """Inputs of ``prefill``."""
-        return entry_inputs(token_ids, start, context_length=CONTEXT, dtype="float32")
+    def prompt_runs(self, token_ids: Sequence[int]) -> list[tuple[str, dict[str, Array]]]:
+        """One run of ``prefill``."""
+        return [("prefill", entry_inputs(token_ids, 0, context_length=CONTEXT, dtype="float32"))]
 
     def prepare_decode(self, token_id: int, position: int) -> dict[str, Array]:
         """Inputs of ``decode``."""

@@ -199,8 +199,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "config_is_a_list": (_write("config.json", b"[]"), ("config.json", "expected a JSON object")),
     "config_not_text": (_write("config.json", b"\xff\xfe{"), ("config.json", "not valid JSON")),
     "other_architecture": (
-        _edit_config(architectures=["LlamaForQuestionAnswering"]),
-        ("'LlamaForQuestionAnswering'", "is LlamaForCausalLM"),
+        _edit_config(architectures=["LlamaForMultipleChoice"]),
+        ("'LlamaForMultipleChoice'", "is LlamaForCausalLM"),
     ),
     "no_architecture": (
         _edit_config(architectures=None),

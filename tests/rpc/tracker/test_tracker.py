@@ -347,8 +347,10 @@ def test_a_tracker_that_cannot_listen_leaves_nothing_open(taken: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ports = (port, 0) if taken == "address" else (0, port)
-        before = open_descriptors()
-        for _ in range(3):
+        counts: list[int] = []
+        for _ in range(4):
             with pytest.raises(SetupError, match="cannot listen on"):
                 TrackerLoop(f"tcp://127.0.0.1:{ports[0]}", ports[1])
-        assert open_descriptors() == before
+            counts.append(open_descriptors())
+        # The first may open what a process has once.
+        wait_for(lambda: open_descriptors() <= counts[0])
