@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tapml.isolate.pool import Pool
-from tests.backends.test_programs import DEADLINE, JOBS
+from tests.backends.end_to_end.test_programs import DEADLINE, JOBS
 from tests.comparing.small_cnn import write_cnn
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.environment import ensure
-from tests.scripts.test_environment import (  # noqa: F401
+from tests.scripts.end_to_end.test_environment import (  # noqa: F401
     builds,
     can_import_small,
     project,

@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("TAPML_VENV", raising=False)
     root = tmp_path / "project"
     without_caches = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(__file__).parent / "small_project", root, ignore=without_caches)
+    shutil.copytree(Path(__file__).parents[1] / "small_project", root, ignore=without_caches)
     (root / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "environment.py", root / "scripts")
     return root
