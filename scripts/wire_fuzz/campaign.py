@@ -26,6 +26,8 @@ LASTING_BYTES: Final = 96 << 20
 LASTING_DESCRIPTORS: Final = 8
 WORST_SECONDS: Final = 5.0
 _CONVERSATIONS_PER_SESSION: Final = 200
+# A session that is silent for a minute is ended, including the scout's.
+_SCOUT_SECONDS: Final = 20.0
 _SETTLE_SECONDS: Final = 20
 _REST_SECONDS: Final = 0.7
 _REST_BYTES: Final = 2 << 20
@@ -159,7 +161,11 @@ class Campaign:
                         stack, open_wire, report.heard, scout, victim, settings.session
                     )
                     report.sessions += 1
+                    asked = time.monotonic()
                     while index < first + _CONVERSATIONS_PER_SESSION:
+                        if time.monotonic() > asked + _SCOUT_SECONDS:
+                            scout.ask()
+                            asked = time.monotonic()
                         index += 1
                         self._say(peer, index - 1, blobs=True)
                         if not peer.settle() and (settings.session or peer.closed):
@@ -172,7 +178,6 @@ class Campaign:
             self._look(server, first, index - 1)
             report.sent["random bytes on a plain connection"] += 1
             throw_garbage(rng, address, scout.data_address)
-            # A session that is silent for a minute is ended, including the scout's.
             scout.ask()
             self._progress(report.frames)
         report.conversations = index
