@@ -166,7 +166,7 @@ def test_sets_become_one_file(
 def test_a_page_shows_the_script_around_its_line(
     replaced: Trace, learned: InvariantSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent.parent)
+    monkeypatch.chdir(Path(__file__).parents[3])
     report = check_trace(replaced, learned)
     assert "optimizer.step()" in render(report)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("lightning_runs.py")
+SCRIPT = Path(__file__).parents[1] / "lightning_runs.py"
 pytestmark = pytest.mark.skipif(
     not any(importlib.util.find_spec(name) for name in ("lightning", "pytorch_lightning")),
     reason="Lightning is not installed",
