@@ -1,6 +1,6 @@
 """A worker of this process: nothing hangs and nothing is left behind, whatever dies.
 
-Those of ``tapml rpc serve``, over both bindings, are in tests/rpc/faults.
+Those of ``tapml rpc serve``, over both bindings, are in tests/rpc/faults/end_to_end.
 """
 
 from __future__ import annotations
