@@ -94,7 +94,7 @@ def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float
 
 
 def unit_of(*sides: Sequence[Array]) -> float:
-    """How far rounding carries the coarsest half-precision array; 0 where there is none.
+    """How far rounding carries the coarsest half-precision array; 0 without one.
 
     A bfloat16 that became float32 is known by its bits.
 

@@ -334,7 +334,7 @@ class Localizer:
 
 
 def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:
-    """The backend of a pair that a majority disagrees with; empty where there is none."""
+    """The backend of a pair that a majority disagrees with; empty without a majority."""
     found = [name for name in minority(results) if name in pair.backends]
     return found[0] if len(found) == 1 else ""
 

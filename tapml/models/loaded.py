@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -152,6 +152,8 @@ class LoadedModel(Loaded):
         Tokens that end generation.
     """
 
+    stored_kind: ClassVar[type[StoredDecoder]] = StoredDecoder
+
     family: Family = field(kw_only=True)
     end_tokens: frozenset[int] = field(default=frozenset(), kw_only=True)
 
@@ -184,10 +186,16 @@ class LoadedModel(Loaded):
             for name in (PREFILL, DECODE)
         )
 
+    @property
+    def state_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of all state by name."""
+        return state_shapes(self.cache, self.context_length)
+
     def empty_state(self) -> dict[str, Array]:
-        """An empty cache: zeros ``[1, heads, T, head size]`` per state name."""
-        shapes = state_shapes(self.cache, self.context_length)
-        return {name: np.zeros(shape, dtype=self.dtype) for name, shape in shapes.items()}
+        """The state before the first token."""
+        return {
+            name: np.zeros(shape, dtype=self.dtype) for name, shape in self.state_shapes.items()
+        }
 
     def rooting_runs(
         self, prompt: Sequence[int] | None = None
@@ -234,7 +242,7 @@ class LoadedModel(Loaded):
     @cached_property
     def stored(self) -> StoredDecoder:
         """The model's sizes and name, without its module."""
-        return StoredDecoder(
+        return self.stored_kind(
             name=self.name,
             dtype=self.dtype,
             context_length=self.context_length,

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tapml.models.entries import SYMBOL, EntryModule, StateSpecification
 from tapml.models.families.family import Family
-from tapml.models.inputs import DECODE, PREFILL, SHORTEST_PREFILL, TOKENS, Array
+from tapml.models.inputs import DECODE, PREFILL, SHORTEST_PREFILL, TOKENS
 from tapml.models.loaded import LoadedModel
-from tapml.models.stored import StoredRecurrent
+from tapml.models.stored import StoredDecoder, StoredRecurrent
 
 _EXAMPLE_LENGTH: Final = 5
 
@@ -43,6 +41,8 @@ class RecurrentForward(nn.Module):
 class LoadedRecurrent(LoadedModel):
     """A recurrent language model; `context_length` bounds the tokens of a run and no memory."""
 
+    stored_kind: ClassVar[type[StoredDecoder]] = StoredRecurrent
+
     @property
     def state_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Shapes of all state by name."""
@@ -52,24 +52,6 @@ class LoadedRecurrent(LoadedModel):
     def layers(self) -> int:
         """Number of layers."""
         return int(self.config.num_hidden_layers)
-
-    def empty_state(self) -> dict[str, Array]:
-        """The state before the first token."""
-        return {
-            name: np.zeros(shape, dtype=self.dtype) for name, shape in self.state_shapes.items()
-        }
-
-    @cached_property
-    def stored(self) -> StoredRecurrent:
-        """The model's sizes and name, without its module."""
-        return StoredRecurrent(
-            name=self.name,
-            dtype=self.dtype,
-            context_length=self.context_length,
-            vocabulary=self.vocabulary,
-            end_tokens=self.end_tokens,
-            weights_hash=self.weights_hash,
-        )
 
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """``prefill`` and ``decode`` over the same parameters, ready for export."""

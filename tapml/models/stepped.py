@@ -17,10 +17,8 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +26,7 @@ from tapml.models.entries import EntryModule, StateSpecification, StaticCache
 from tapml.models.families.family import CacheShape, Family
 from tapml.models.inputs import DECODE, MODEL_INPUTS, Array, entry_inputs
 from tapml.models.loaded import LoadedModel, OwnStep
-from tapml.models.stored import StoredStepped
+from tapml.models.stored import StoredDecoder, StoredStepped
 
 # What classes call the cache that their forward takes.
 CACHES: Final = ("past_key_values", "cache_params")
@@ -158,6 +156,8 @@ def absent_attributes(model: nn.Module) -> list[tuple[str, nn.Module, str]]:
 class LoadedStepped(LoadedModel):
     """A decoder that reads a prompt token by token."""
 
+    stored_kind: ClassVar[type[StoredDecoder]] = StoredStepped
+
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of all state by name: rows for layers that attend, then the rest."""
@@ -167,24 +167,6 @@ class LoadedStepped(LoadedModel):
                 if each.heads:
                     found[name] = (1, each.heads, self.context_length, size)
         return found | dict(self.family.state(self.config))
-
-    def empty_state(self) -> dict[str, Array]:
-        """The state before the first token."""
-        return {
-            name: np.zeros(shape, dtype=self.dtype) for name, shape in self.state_shapes.items()
-        }
-
-    @cached_property
-    def stored(self) -> StoredStepped:
-        """The model's sizes and name, without its module."""
-        return StoredStepped(
-            name=self.name,
-            dtype=self.dtype,
-            context_length=self.context_length,
-            vocabulary=self.vocabulary,
-            end_tokens=self.end_tokens,
-            weights_hash=self.weights_hash,
-        )
 
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """``decode``, ready for export."""

@@ -98,7 +98,7 @@ def _gloo_on(rank: int, part: Mapping[str, Any]) -> Any:
 
 
 def ask(ways: str, rank: int, port: int, gate: tuple[str, int]) -> None:
-    """Ask this machine's tunnel for a way to a rank. Raises SetupError if there is none."""
+    """Ask this machine's tunnel for a way to a rank. Raises SetupError if it opens no way."""
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(ways)
         control.sendall(f"{address_of(rank)} {port} {gate[0]} {gate[1]}\n".encode())
