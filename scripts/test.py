@@ -30,9 +30,9 @@ CHECKS = (
     ("mypy", ["-m", "mypy"]),
     ("web", ["-m", "scripts.web_checks"]),
 )
-# Tests often wait for processes they started: on two cores three workers take 15 minutes. A file's
+# Tests often wait for processes they started: on two cores four workers leave none idle. A file's
 # tests share fixtures. Files with few tests may take longest: tests/conftest.py orders them.
-SPREAD = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+SPREAD = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 # A test's tier is its folder: `end_to_end` and `exhaustive`, anywhere under tests/, or neither.
 TIERS = {
     "commit": ("--ignore-glob=*/end_to_end/*",),

@@ -11,10 +11,10 @@ import sys
 def main() -> int:
     """Run the command and return its exit code; 130 if it was interrupted."""
     try:
+        _deliver_interrupts_again()
         import gc
         import signal
 
-        _deliver_interrupts_again()
         # With Python's 700, the collector walks over PyTorch and TVM so often that it takes an
         # eighth of a small migration.
         gc.set_threshold(50_000, 20, 20)
@@ -34,16 +34,17 @@ def main() -> int:
 def _deliver_interrupts_again() -> None:
     """Make a Ctrl-C that arrives within a finalizer or a callback end the command as well.
 
-    Python prints and drops an exception that is raised there, a KeyboardInterrupt included.
+    Python prints and drops an exception that is raised there, a KeyboardInterrupt included. An
+    import has such a callback, so nothing is imported before the hook is in its place.
     """
-    import os
-    import signal
-    import threading
-
     ignore = sys.unraisablehook
 
     def deliver(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            import os
+            import signal
+            import threading
+
             # A moment later, when the main thread has left the finalizer.
             again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
             again.daemon = True
