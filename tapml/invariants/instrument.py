@@ -138,8 +138,9 @@ class Instruments:
         with ExitStack() as stack:
             self._patches = stack
             if torch.distributed.is_available() and torch.distributed.is_initialized():
-                self.recorder.rank = torch.distributed.get_rank()
-                self.recorder.world = torch.distributed.get_world_size()
+                self.recorder.joins(
+                    torch.distributed.get_rank(), torch.distributed.get_world_size()
+                )
             stack.enter_context(current(self.recorder))
             for handle in (
                 register_module_forward_pre_hook(self._before_forward),
@@ -516,8 +517,7 @@ class Instruments:
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         original(*args, **kwargs)
-        self.recorder.rank = torch.distributed.get_rank()
-        self.recorder.world = torch.distributed.get_world_size()
+        self.recorder.joins(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     def _collective(
         self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

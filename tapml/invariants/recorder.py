@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -24,6 +25,7 @@ _LIBRARIES: Final = tuple(
 )
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
+_LAST_COLLECTIVE: Final = 0.3  # seconds
 _NO_CONTEXT: Final[Fields] = {}
 
 
@@ -106,6 +108,13 @@ class Recorder:
         self._files: dict[str, str | None] = {}
         self._contexts: dict[tuple[Any, ...], Fields] = {}
         self._repeating = repeating
+
+    def joins(self, rank: int, world: int) -> None:
+        """Take this process's place in its process group."""
+        self.rank, self.world = rank, world
+        # After its last collective a thread of gloo lets go of the function mode. It needs Python's
+        # lock for that, and where Python has ended by then the process is aborted.
+        atexit.register(time.sleep, _LAST_COLLECTIVE)
 
     @property
     def muted(self) -> bool:
