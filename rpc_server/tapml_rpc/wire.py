@@ -12,7 +12,7 @@ import msgpack
 
 from tapml_targets.errors import ProtocolError
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_CHUNK_BYTES: Final = 4 << 20
 MAX_FRAME_BYTES: Final = 2 * MAX_CHUNK_BYTES
@@ -26,10 +26,8 @@ MAX_ARRAY: Final = 65536
 MAX_MAP: Final = 4096
 MAX_INTEGER: Final = (1 << 63) - 1
 CHUNK_ALIGNMENT: Final = 8
-PROGRAMS: Final = "programs"
-"""The feature of a server that knows ``program``, ``execute`` and ``forget``."""
 BLOBS: Final = "blobs"
-"""The feature of a server that keeps blobs, and pastes from them."""
+"""The feature of a server that keeps blobs for later sessions."""
 
 Header = dict[str, Any]
 

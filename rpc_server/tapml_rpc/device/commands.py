@@ -352,7 +352,7 @@ class Commands:
     """The commands over one open driver. All methods run on the device thread.
 
     `send` sends a header and a chunk's parts; it is done with their memory when it returns. `clock`
-    is notified which command runs. `blobs` is None without a blob store. `handlers` by name
+    is notified which command runs. `handlers` by name
     take the batch, the command's index and the command's fields.
     """
 
@@ -360,18 +360,18 @@ class Commands:
         self,
         driver: Driver,
         libraries: LibraryStore,
+        blobs: AttachedBlobs,
         bounds: Bounds,
         send: Send,
         *,
         clock: CommandClock,
         pieces: PieceMemory | None = None,
-        blobs: AttachedBlobs | None = None,
     ) -> None:
         self.clock = clock
         self._driver = driver
         self._libraries = libraries
         self._bounds = bounds
-        self._blobs = AttachedBlobs() if blobs is None else blobs
+        self._blobs = blobs
         self.allocations = Allocations(driver, bounds)
         memory = PieceMemory(PIECE_BYTES) if pieces is None else pieces
         reads = Reads(self, driver, send, memory)
@@ -383,13 +383,12 @@ class Commands:
             "read": reads.read,
             "fill": self._fill,
             "copy": self._copy,
-            "holds": self._holds,
-            "upload": self._upload,
             "load": self._load,
             "unload": self._unload,
             "call": self.calls.call,
             "fence": self._fence,
             "reset": self._reset,
+            "paste": self._paste,
         }
         programs = Programs(self, bounds)
         self.handlers |= {
@@ -397,8 +396,6 @@ class Commands:
             "execute": programs.execute,
             "forget": programs.forget,
         }
-        if blobs is not None:
-            self.handlers["paste"] = self._paste
 
     def _write(
         self,
@@ -465,39 +462,10 @@ class Commands:
         if length:
             self._driver.copy(origin.buffer, start, destination.buffer, at, length)
 
-    def _holds(self, batch: RunningBatch, index: Index, digests: object) -> None:
-        batch.give(
-            index,
-            [
-                self._libraries.holds(wire.text(digest, "hash", 64))
-                for digest in wire.array(digests, "hashes", self._bounds.handles)
-            ],
-        )
-
-    def _upload(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        digest: object,
-        total: object,
-        offset: object,
-        nbytes: object,
-        chunk_offset: object,
-    ) -> None:
-        self._libraries.receive(
-            batch.session.uploads,
-            wire.text(digest, "hash", 64),
-            wire.integer(total, "Library size"),
-            wire.integer(offset, "offset"),
-            batch.window(chunk_offset, nbytes),
-        )
-
     def _load(self, batch: RunningBatch, index: Index, handle: object, digest: object) -> None:
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
-        name = wire.text(digest, "hash", 64)
-        attached = self._blobs.view(name) if name in self._blobs else None
-        built = self._libraries.load(self._driver, name, attached)
+        built = self._libraries.load(wire.text(digest, "hash", 64), self._blobs)
         session.libraries[number] = built
         library = built.loaded.library
         batch.give(index, [list(library.operators), list(library.entries)])
@@ -516,4 +484,4 @@ class Commands:
         # Whatever was still running ends here; its error, if any, belongs to the past.
         with contextlib.suppress(Exception):
             self._driver.finish()
-        batch.session.failures.pop(batch.message.stream, None)
+        batch.session.failure = None

@@ -76,10 +76,7 @@ class Programs:
             if body.bindable[place]:
                 self._commands.calls.run(batch, (called, place), command)
                 continue
-            handler = handlers.get(command[0])
-            if handler is None:
-                raise ProtocolError(f"this server has no command {command[0]!r}")
-            paused = handler(batch, [index, place], *command[1:])
+            paused = handlers[command[0]](batch, [index, place], *command[1:])
             if paused is not None:
                 yield from paused
         batch.leave()

@@ -23,7 +23,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.memory import keep_freed_memory
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, reachable
@@ -93,7 +92,7 @@ def serve(options: SupervisorOptions) -> int:
     keep_freed_memory()
     stopping = StopRequest()
     with ExitStack() as stack:
-        hub = Hub(device, options, _blobs(options))
+        hub = Hub(device, options)
         stack.callback(hub.close)
         hub.start()
         front = _zmq_front(hub, host, port, curve) if _has_zmq() else None
@@ -174,12 +173,6 @@ def _curve(options: SupervisorOptions) -> ServerCurve | None:
     from tapml_rpc.security.curve import ServerCurve
 
     return ServerCurve.from_files(Path(options.key).expanduser(), _path(options.clients))
-
-
-def _blobs(options: SupervisorOptions) -> BlobStore | None:
-    if not options.blob_bytes:
-        return None
-    return BlobStore(options.blob_bytes, options.blob_disk_bytes, _path(options.blob_folder))
 
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:
