@@ -96,7 +96,7 @@ class Interpreter:
             batch.command, batch.place = command, index
             try:
                 name = command[0]
-                handler = handlers[name]
+                count, handler = handlers[name]
             except (TypeError, LookupError):
                 self._fail(batch, index, _unknown(command, handlers))
                 continue
@@ -106,7 +106,10 @@ class Interpreter:
                 if sequence <= session.cancel_through and name not in _ALWAYS:
                     raise RemoteError("cancelled by the client before it ran")
                 begin(batch)
-                paused = handler(batch, index, *command[1:])
+                fields = command[1:]
+                if len(fields) != count:
+                    raise ProtocolError(f"wrong number of fields in {name!r}")
+                paused = handler(batch, index, fields)
                 if paused is not None:
                     for _ in paused:
                         if self._gathers is not None:
@@ -115,8 +118,6 @@ class Interpreter:
             except ClientGoneError:
                 raise
             except Exception as error:
-                if isinstance(error, TypeError) and _wrong_arity(error):
-                    error = ProtocolError(f"wrong number of fields in {name!r}")
                 if name == "load":
                     # A kernel that does not build is the caller's to handle, and no other work's.
                     batch.give(index, failure_to_wire(error, command, index))
@@ -176,8 +177,3 @@ class Interpreter:
 def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:
     name = command[0] if isinstance(command, list) and command else command
     return ProtocolError(f"unknown command {str(name)[:60]!r}; known: {', '.join(handlers)}")
-
-
-def _wrong_arity(error: TypeError) -> bool:
-    trace = error.__traceback__
-    return trace is not None and trace.tb_next is None
