@@ -18,11 +18,11 @@ from typing import Final
 from tapml_rpc.diagnose import told
 from tapml_rpc.link import Held
 from tapml_rpc.options import port_number
-from tapml_rpc.relay.tunnel import leads_to_websocket, websocket_through
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Batch, Session
 from tapml_rpc.transport import CallResult, PendingCall, PendingRead, Transport
+from tapml_rpc.tunnel import leads_to_websocket, websocket_through
 from tapml_targets.errors import InputError, SetupError
 from tapml_targets.installed import package_hint
 

@@ -1,10 +1,22 @@
-"""Receiving from a socket: a little ahead of a parser, and the rest to where it belongs."""
+"""A client's end of a connection: messages without a thread, and without a copy of a payload.
+
+What is received is a little ahead of a parser, and the rest where it belongs.
+"""
 
 from __future__ import annotations
 
+import select
 import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
-from tapml_rpc.transport import EndedError
+from tapml_rpc.flow import send_parts
+from tapml_rpc.transport import Check, EndedError
+
+_POLL_MILLISECONDS: Final = 50
+_CLOSE_SECONDS: Final = 0.2
 
 
 class ReadAhead:
@@ -62,3 +74,83 @@ class ReadAhead:
     def _is_for_later(self, error: Exception) -> bool:
         """Whether an error only says that nothing has come yet."""
         return False
+
+
+class Incoming(Protocol):
+    """The receiving half of a connection."""
+
+    def next(self) -> Any:
+        """The next message; None if it is incomplete."""
+
+    def forget(self) -> None:
+        """Release all memory; the connection has ended."""
+
+
+class SocketStream:
+    """What all streams over a socket have; used by one thread at a time.
+
+    It owns the connected socket.
+    """
+
+    _incoming: Incoming
+
+    def __init__(self, connection: socket.socket) -> None:
+        # Two marks, because one thread may send a sign of life while another receives.
+        self._half_sent = self._half_received = False
+        self._socket = connection
+        connection.setblocking(False)
+        self._poll_in, self._poll_out = select.poll(), select.poll()
+        self._poll_in.register(connection, select.POLLIN)
+        self._poll_out.register(connection, select.POLLOUT)
+
+    @property
+    def torn(self) -> bool:
+        """Whether an exception such as Ctrl-C may have left a frame half sent or counted."""
+        return self._half_sent or self._half_received
+
+    def fileno(self) -> int:
+        """What a poller takes."""
+        return self._socket.fileno()
+
+    def abort(self) -> None:
+        """Close without a goodbye."""
+        self._socket.close()
+        # The memory of a read that has come only in part is not kept.
+        self._incoming.forget()
+
+    def _next(self, wait_milliseconds: int) -> Any:
+        """The next message; None if none comes in time. It may be marked as half received."""
+        self._half_received = True
+        while (message := self._incoming.next()) is None:
+            # Everything received is counted: an interrupt here does no harm.
+            self._half_received = False
+            if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
+                return None
+            self._half_received = True
+        return message
+
+    def _send_all(self, parts: list[memoryview], check: Check | None) -> None:
+        """Send `parts`, calling `check` now and then while the peer takes nothing."""
+        while parts:
+            try:
+                if send_parts(self._socket, parts):
+                    continue
+            except (OSError, ValueError) as error:
+                raise EndedError(f"the connection dropped: {error}") from None
+            self._poll_out.poll(_POLL_MILLISECONDS)
+            if check is not None:
+                check()
+
+    def _close(self, send: Callable[[Check], None], how: int) -> None:
+        """Send a last message if the peer takes it soon, shut down by `how`, and close."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise EndedError("the peer takes nothing")
+
+        with suppress(EndedError):
+            send(check)
+        with suppress(OSError):
+            self._socket.shutdown(how)
+        self.abort()

@@ -171,8 +171,8 @@ _running: dict[int, Forwarder] = {}
 def bridged(dialled: socket.socket) -> str:
     """An ``ipc://`` address for one connection, which is joined with `dialled`.
 
-    libzmq opens its connections itself, and knows nothing of tunnels. Only this user can enter its folder, which is removed at the connection's first byte; a second
-    connection is refused.
+    libzmq opens its connections itself, and knows nothing of tunnels. Only this user can enter its
+    folder, which is removed at the connection's first byte; a second connection is refused.
     """
     folder = Path(tempfile.mkdtemp(prefix="tapml-"))
     try:

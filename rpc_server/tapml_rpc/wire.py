@@ -6,9 +6,10 @@ stack bounds the depth (1024 in C, 511 in Python); every field that is read is c
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgpack
+import msgspec
 
 from tapml_targets.errors import ProtocolError
 
@@ -30,6 +31,7 @@ BLOBS: Final = "blobs"
 """The feature of a server that keeps blobs for later sessions."""
 
 Header = dict[str, Any]
+Record = TypeVar("Record")
 
 
 def pack(header: Header) -> bytes:
@@ -97,6 +99,14 @@ def array(value: object, what: str, bound: int = MAX_ARRAY) -> list[Any]:
     raise ProtocolError(
         f"{what} must be an array of at most {bound} elements, got {str(value)[:60]!r}"
     )
+
+
+def record(value: object, kind: type[Record], what: str) -> Record:
+    """Check a map against a dataclass, ignoring what that does not name; raises ProtocolError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"{what}: {error}") from None
 
 
 def aligned(position: int) -> int:

@@ -27,9 +27,9 @@ from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.memory import keep_freed_memory
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, reachable
 from tapml_rpc.security.standing import listed_key
-from tapml_rpc.stopping import StopRequest
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
+from tapml_rpc.waking import StopRequest
 from tapml_targets.description import to_plain
 from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.limit_profiles import narrowed

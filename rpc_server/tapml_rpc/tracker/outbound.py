@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tapml_rpc.flow import Endpoint, Flow, Forwarder
-from tapml_rpc.relay.tunnel import open_tunnel
 from tapml_rpc.security.bind import reachable
 from tapml_rpc.tracker.records import LEG_PATH
 from tapml_rpc.tracker.switchboard import ROLES
+from tapml_rpc.tunnel import open_tunnel
 from tapml_rpc.websocket.endpoint import WebSocketEndpoint
 from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_targets.errors import InputError, TapmlError

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.read_ahead import ReadAhead
+from tapml_rpc.stream import ReadAhead
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 
