@@ -37,7 +37,7 @@ _PAST_SESSIONS: Final = 64
 
 
 class Hub:
-    """The supervisor's state. `hello`, `relay` and `count` may be called from any thread.
+    """The supervisor's state. `hello` and `count` may be called from any thread.
 
     `epoch` is random and identifies this supervisor's lifetime. `standing` decides whether admitted
     clients may stay; the fronts add their lists to it. Raises SetupError if the folder for blobs
@@ -135,17 +135,10 @@ class Hub:
         """Start the next worker: the next client finds the device open."""
         self._pool.prepare()
 
-    def relay(self, token: bytes) -> Relay:
-        """The session of a token; raises DeviceLostError if it has ended or never was."""
-        found = self._relays.get(token)
-        if found is None:
-            raise self.lost(token)
-        return found
-
-    def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
+    def lost(self, token: bytes, identity: str) -> DeviceLostError:
         """The error for a session that has ended; its reason only for its own identity."""
         owner, why, told = self._past.get(token, ("", "", None))
-        if identity not in (None, owner):
+        if identity != owner:
             return lost_session()
         # Messages that crossed the report of a loss get the same answer.
         error = failure_from_wire(told) if told else None
