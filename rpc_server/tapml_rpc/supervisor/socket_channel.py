@@ -126,7 +126,7 @@ class SocketChannel(PieceMemory):
         """
         with self._lock:
             self._board.sending = True
-            self._send_all([memoryview(p) for p in framing.message_parts(packed, parts or ())])
+            self._send_all(framing.message_parts(packed, parts or ()))
             self._board.sending = False
             if self._pong:
                 pong, self._pong = self._pong, b""

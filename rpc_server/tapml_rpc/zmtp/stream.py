@@ -53,7 +53,7 @@ class Stream(SocketStream):
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
     ) -> None:
         """Send one message; see :class:`tapml_rpc.transport.DataConnection`."""
-        self._send([memoryview(each) for each in framing.message_parts(packed, (chunk,))], check)
+        self._send(framing.message_parts(packed, (chunk,)), check)
 
     def receive(self, wait_milliseconds: int) -> tuple[bytes, memoryview] | None:
         """The next message's header and chunk; None if it is not complete in time."""
