@@ -32,7 +32,7 @@ def test_one_json_line_says_where_what_and_which_life(server: ServerProcess) -> 
 def test_the_welcome_says_what_the_line_said(server: ServerProcess, peer: RawPeer) -> None:
     assert peer.welcome["epoch"].hex() == server.line["epoch"]
     assert peer.welcome["device"] == server.line["device"]
-    assert peer.welcome["version"] == 2
+    assert peer.welcome["version"] == 3
     assert peer.welcome["bounds"]["chunk_bytes"] >= 1 << 20
 
 
@@ -40,7 +40,7 @@ def test_another_protocol_version_is_refused_with_both_named(server: ServerProce
     with RawPeer(server.address, versions=[99]) as future:
         assert future.welcome["type"] == "refused"
         message = future.welcome["error"]["message"]
-        assert "speaks protocol version 2, the client [99]" in message
+        assert "speaks protocol version 3, the client [99]" in message
 
 
 def test_a_session_without_control_is_over_and_says_so_on_data(server: ServerProcess) -> None:
