@@ -245,8 +245,9 @@ def test_the_golden_conversation_is_answered_with_the_golden_answers(connect: Co
                 client.data.send(frame.replace(epoch, client.welcome["epoch"]), chunk)
                 continue
             answer, payload = client.data.receive()
-            if "error" in answer:
-                answer["error"]["traceback"] = ""
+            failures = [value for _, value in answer.get("results", []) if isinstance(value, dict)]
+            for failure in (*failures, answer.get("error", {"traceback": ""})):
+                failure["traceback"] = ""
             assert answer == msgpack.unpackb(frame), message["name"]
             assert payload == chunk or not chunk, message["name"]
         answer, _ = client.data.receive()
