@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
+from tapml_rpc.security.bind import split_address
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.handshake import handshake_failure
 from tapml_rpc.tracker.connection import Connection
@@ -90,12 +90,9 @@ class ZmqConnection(Connection):
 
 def host_of(address: str) -> str:
     """The host of a tracker's address; raises InputError if it is malformed."""
-    try:
-        parts = urlsplit(address)
-        if parts.scheme == "tcp" and parts.hostname and parts.port:
-            return parts.hostname
-    except ValueError:
-        pass
+    there = split_address(address, ("tcp",))
+    if there is not None and there[2]:
+        return there[1]
     raise InputError(
         f"a tracker's address is tcp://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT, "
         f"got {address!r}"

@@ -14,6 +14,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.link import Held, Link, held, token_of
+from tapml_rpc.security.bind import split_address
 from tapml_rpc.security.curve import ClientCurve, apply_client
 from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
 from tapml_rpc.transport import Check, Unanswered
@@ -155,13 +156,11 @@ def open_plain(address: str, timeout: float, place: Place) -> Stream:
 def _connected(address: str, timeout: float) -> socket.socket:
     if is_relayed(address):
         return open_stream(address, timeout)
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    there = split_address(address, ("tcp",))
+    if there is None:
+        raise InputError(f"expected an address as tcp://127.0.0.1:9000, got {address!r}")
     try:
-        number = int(port)
-    except ValueError:
-        raise InputError(f"expected an address as tcp://127.0.0.1:9000, got {address!r}") from None
-    try:
-        return socket.create_connection((host.strip("[]"), number), timeout)
+        return socket.create_connection(there[1:], timeout)
     except OSError as error:
         raise SetupError(
             f"the server's data address {address} cannot be reached: {error}; {_BOTH_OPEN}"
