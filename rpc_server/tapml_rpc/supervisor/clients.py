@@ -79,13 +79,13 @@ class Clients(Generic[Kind]):
             raise ProtocolError("this session's data comes over another connection")
         return client
 
-    def control(self, client: Kind, header: wire.Header) -> None:
-        """Take a control message, and answer it; raises ProtocolError for an unknown one."""
+    def control(self, client: Kind, header: wire.Header) -> bytes | None:
+        """Take a control message; the reply, if any. Raises ProtocolError for an unknown one."""
         reply = client.relay.control(header)
         if reply is not None:
             self._hub.count(reply)
-            client.send_control(wire.pack(reply))
         self.settle(client)
+        return None if reply is None else wire.pack(reply)
 
     def check(self, now: float) -> None:
         """Look at all clocks; call it a few times a second."""

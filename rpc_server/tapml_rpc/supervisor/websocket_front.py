@@ -104,7 +104,9 @@ class _Connection:
                 return
             if header.get("session") != self.client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
-            self._front.clients.control(self.client, header)
+            reply = self._front.clients.control(self.client, header)
+            if reply is not None:
+                self.peer.put(frames.head(reply, 0))
         except Exception as error:
             show_fault(error)
             self.peer.put(_message({"type": "refused", "error": failure_to_wire(error)}))

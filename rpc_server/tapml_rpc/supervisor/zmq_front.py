@@ -170,7 +170,9 @@ class ZmqFront:
             raise SetupError(
                 "this is a device's own server, not a tracker: give its address to --device"
             )
-        self._clients.control(self._clients.find(header, who), header)
+        reply = self._clients.control(self._clients.find(header, who), header)
+        if reply is not None:
+            end.send(reply)
 
     def _refuse(self, end: RouterEnd, error: Exception) -> None:
         """Report to a peer what was wrong with a control message."""
