@@ -31,6 +31,8 @@ from tapml_targets.installed import package_version
 if TYPE_CHECKING:
     from tapml_rpc.tracker.lent import HeldLease
 
+# Kept by hash in any case: Libraries take no other way.
+_LIBRARIES_BYTES: Final = 64 << 20
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
 _PAST_SESSIONS: Final = 64
@@ -50,11 +52,10 @@ class Hub:
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
         self.bounds = Bounds()
         folder = Path(options.blob_folder).expanduser() if options.blob_folder else None
-        # Libraries always go through it.
-        blob_bytes = max(options.blob_bytes, self.bounds.library_bytes)
+        blob_bytes = max(options.blob_bytes, _LIBRARIES_BYTES)
         self.blobs = BlobStore(blob_bytes, options.blob_disk_bytes, folder)
-        # One session must not take everybody's share.
-        self._blob_bound = max(blob_bytes // 2, self.bounds.library_bytes)
+        # One session must not take everybody's share, but may bring any one Library.
+        self._blob_bound = max(blob_bytes // 2, min(blob_bytes, self.bounds.library_bytes))
         if options.session_bytes > 0:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
