@@ -80,7 +80,9 @@ export class Interpreter {
       } catch (error) {
         if (name === "load") {
           // A kernel that does not build is the caller's to handle, and no other work's.
-          batch.give(index, failureToWire(error, command, index));
+          const failure = failureToWire(error, command, index);
+          batch.give(index, failure);
+          this.report(failure);
         } else {
           await this.fail(batch, error);
         }
