@@ -92,6 +92,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "before": vars(report.before),
         "after": vars(report.after),
         "peak_resident_bytes": report.peak_bytes,
+        "growth": report.growth,
         "sessions_left": report.sessions_left,
         "device_bytes_left": report.device_bytes_left,
         "findings": [vars(finding) for finding in report.findings],

@@ -10,19 +10,17 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from tapml_rpc.diagnose import told
 from tapml_rpc.link import Held
-from tapml_rpc.options import port_number
-from tapml_rpc.relay.tunnel import leads_to_websocket, websocket_through
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
+from tapml_rpc.security.bind import split_address
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Batch, Session
 from tapml_rpc.transport import CallResult, PendingCall, PendingRead, Transport
+from tapml_rpc.tunnel import leads_to_websocket, websocket_through
 from tapml_targets.errors import InputError, SetupError
 from tapml_targets.installed import package_hint
 
@@ -133,13 +131,10 @@ def _transport(
 
 def _check_port(address: str) -> None:
     """Check the port: libzmq takes any text, and then connects to nothing until the timeout."""
-    if not address.startswith("tcp://"):
-        return
-    port = address.rpartition(":")[2]
-    with suppress(ArgumentTypeError):
-        if port_number(port):
-            return
-    raise InputError(
-        f"expected an address such as tcp://127.0.0.1:9190, got {address!r}: {port!r} is not a "
-        "port from 1 to 65535"
-    )
+    there = split_address(address, ("tcp",))
+    if address.startswith("tcp://") and (there is None or not there[2]):
+        port = address.rpartition(":")[2]
+        raise InputError(
+            f"expected an address such as tcp://127.0.0.1:9190, got {address!r}: {port!r} is not a "
+            "port from 1 to 65535"
+        )

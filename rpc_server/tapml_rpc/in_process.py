@@ -13,14 +13,17 @@ import secrets
 from typing import Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.blobs.messages import BlobRequests
+from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.device.interpreter import Interpreter
-from tapml_rpc.device.libraries import LibraryStore
+from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
 from tapml_rpc.device.session_state import EPOCH_BYTES, Message, ServerSession
+from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.session import Session
 from tapml_rpc.transport import PendingResults, Ticket
-from tapml_rpc.welcome import FEATURES, Bounds
+from tapml_rpc.welcome import Bounds
 from tapml_targets.driver import DeviceDescription, Driver
-from tapml_targets.errors import DeviceLostError, InputError, ProtocolError
+from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, TapmlError
 from tapml_targets.platforms import load_driver_module
 
 _NO_CHUNK: Final = memoryview(b"")
@@ -44,18 +47,20 @@ class InProcessTransport:
         self.device = driver.description
         self.address = "this process"
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
-        self.features = frozenset(FEATURES)
+        self.features: frozenset[str] = frozenset()
         self.bounds = Bounds()
         self.closed = False
         self._driver = driver
         self._owner = os.getpid()
-        self._libraries = LibraryStore(
-            held_bytes=self.bounds.held_library_bytes,
-            library_bytes=self.bounds.library_bytes,
-            allow_native=False,
-        )
+        most = self.bounds.library_bytes
+        self._store = BlobStore(most)
+        self._requests = BlobRequests(self._store, "", most)
+        self._blobs = AttachedBlobs()
+        self._libraries = LibraryStore(driver, library_bytes=most, allow_native=False)
         self._session = ServerSession(self.bounds.download_window)
-        self._interpreter = Interpreter(driver, self._libraries, self.bounds, self._deliver)
+        self._interpreter = Interpreter(
+            driver, self._libraries, self._blobs, self.bounds, self._deliver
+        )
         self._sequence = 0
         # The running batch; it stays set after an interrupt.
         self._running: Ticket | None = None
@@ -65,13 +70,12 @@ class InProcessTransport:
         commands: list[list[Any]],
         chunk: memoryview | bytes,
         pending: PendingResults | None = None,
-        stream: int = 0,
     ) -> Ticket:
         """Run a batch; it is answered when this returns."""
         self._check()
         self._sequence += 1
         ticket = self._running = Ticket(self._sequence, len(chunk), pending or {})
-        message = Message(ticket.sequence, stream, commands, memoryview(chunk))
+        message = Message(ticket.sequence, commands, memoryview(chunk))
         for _ in self._interpreter.run(self._session, message):
             # It waits for room to stream into: what came before has been copied by now.
             self._session.download_credit = self.bounds.download_window
@@ -79,8 +83,23 @@ class InProcessTransport:
         return ticket
 
     def request(self, fields: dict[str, Any], chunk: memoryview | bytes = b"") -> Ticket:
-        """Not used: nothing is kept by hash."""
-        raise NotImplementedError
+        """Answer about a blob at once; see :class:`tapml_rpc.transport.Transport`."""
+        self._check()
+        self._sequence += 1
+        ticket = Ticket(self._sequence, len(chunk), {})
+        try:
+            reply, attachment = self._requests.handle(
+                {**fields, "sequence": ticket.sequence}, memoryview(chunk)
+            )
+        except TapmlError as error:
+            ticket.finish({"error": failure_to_wire(error)})
+            return ticket
+        if attachment is not None:
+            digest, descriptor, nbytes = attachment
+            own = os.dup(descriptor) if descriptor >= 0 else -1
+            self._blobs.receive(digest, own, nbytes)
+        ticket.answer(reply or {}, _NO_CHUNK)
+        return ticket
 
     def wait(self, ticket: Ticket) -> None:
         """A batch is answered as soon as it is sent."""
@@ -105,6 +124,9 @@ class InProcessTransport:
         try:
             self._interpreter.release(self._session)
             self._libraries.close()
+            self._requests.close()
+            self._blobs.close()
+            self._store.close()
         finally:
             self._driver.close()
 

@@ -114,13 +114,9 @@ class Link:
         commands: list[list[Any]],
         chunk: memoryview | bytes,
         pending: PendingResults | None = None,
-        stream: int = 0,
     ) -> Ticket:
         """Send a batch; see :class:`tapml_rpc.transport.Transport`."""
-        header: wire.Header = {"type": "batch", "commands": commands}
-        if stream:
-            header["stream"] = stream
-        ticket = self._post(header, chunk, pending or {})
+        ticket = self._post({"type": "batch", "commands": commands}, chunk, pending or {})
         self._last_commands.extend(commands[-_LAST_COMMANDS:])
         return ticket
 

@@ -17,6 +17,8 @@ from functools import partial
 from threading import Event
 from typing import Final
 
+from tapml_rpc.blobs.messages import BlobRequests
+from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.child_process import NOTHING, prepared_environment
 from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES
 from tapml_rpc.link import Link
@@ -26,7 +28,7 @@ from tapml_rpc.supervisor.relay import Company, Relay
 from tapml_rpc.supervisor.worker_process import START_SECONDS, WorkerProcess
 from tapml_rpc.transport import Unanswered
 from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
-from tapml_rpc.welcome import DOWNLOAD_WINDOW, FEATURES, Bounds, Welcome
+from tapml_rpc.welcome import DOWNLOAD_WINDOW, Bounds, Welcome
 from tapml_rpc.wire import VERSION
 from tapml_rpc.zmtp.stream import Stream
 from tapml_targets.driver import DeviceDescription
@@ -72,7 +74,7 @@ class LocalWorker(Watch):
                 raise self._failure.with_traceback(None)
             welcome = Welcome(
                 VERSION,
-                frozenset(FEATURES),
+                frozenset(),
                 self._device,
                 Bounds(),
                 self._epoch,
@@ -129,18 +131,21 @@ class LocalWorker(Watch):
 
     def _mind(self, connection: socket.socket) -> None:
         """Mind the worker until the session is over; `connection` is its end of the data's."""
+        bounds = Bounds()
+        # For the Libraries that it is about to load.
+        blobs = BlobStore(bounds.library_bytes)
         relay = Relay(
             token=self._token,
             identity="",
             epoch=self._epoch,
             channel=self,
             worker=self.process,
-            bounds=Bounds(),
+            bounds=bounds,
             kernel_deadline=self._kernel_deadline,
             # The client is this process.
             silence_seconds=0.0,
             download_credit=DOWNLOAD_WINDOW,
-            blobs=None,
+            blobs=BlobRequests(blobs, "", bounds.library_bytes),
             lease="",
             company=Company(),
             on_end=lambda relay: None,
@@ -158,6 +163,7 @@ class LocalWorker(Watch):
             relay.guarded(partial(relay.check, time.monotonic()))
             self.pong = {"sessions": 1, "device_bytes": relay.device_bytes}
         relay.end("closed by the client")
+        blobs.close()
         if self.lost is None:
             self._lose(f"the worker of this session has ended: {relay.ended}")
 

@@ -309,7 +309,7 @@ class Session:
         Raises
         ------
         CompileError
-            If a kernel does not build, with the driver's log. The stream is not poisoned.
+            If a kernel does not build, with the driver's log. Other work goes on.
         InputError
             If the device refuses the Library.
         """

@@ -246,7 +246,6 @@ class Transport(Protocol):
         commands: list[list[Any]],
         chunk: memoryview | bytes,
         pending: PendingResults | None = None,
-        stream: int = 0,
     ) -> Ticket:
         """Send a batch; waits only while there is no room for it.
 

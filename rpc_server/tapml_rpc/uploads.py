@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tapml_rpc import wire
 from tapml_rpc.command_queue import PIECE_BYTES
+from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.transport import Pending, Ticket, Transport
 from tapml_targets.errors import DeviceLostError, InputError, SetupError
 
@@ -135,19 +136,6 @@ def _let_go(link: Transport, group: _Attaching, *, keep: dict[str, Ticket]) -> N
             detach(link, digest)
 
 
-def attach_library(link: Transport, digest: str, packed: bytes) -> bool:
-    """Have a packed Library attached for ``load``; False if it must be uploaded."""
-    if wire.BLOBS not in link.features:
-        return False
-    ticket = attach(link, digest)
-    link.wait(ticket)
-    if ticket.value is not True and ticket.failure is None:
-        tickets = [*put(link, digest, memoryview(packed)), attach(link, digest)]
-        _wait(link, tickets)
-        ticket = tickets[-1]
-    return ticket.value is True
-
-
 def attach(link: Transport, digest: str) -> Ticket:
     """Ask for a blob to be attached; the ticket's value says whether it is."""
     return link.request({"type": "blob", "operation": "attach", "digest": digest})
@@ -204,48 +192,40 @@ def _wait(link: Transport, tickets: list[Ticket]) -> None:
         link.wait(ticket)
 
 
-# A separate stream: a kernel that does not build is the caller's to handle and must not poison
-# other work.
-_STREAM: Final = 1
+class _Loaded(Pending[tuple[tuple[str, ...], tuple[str, ...]]]):
+    """Operators and entries of a Library, or why it was not built."""
+
+    def resolve(self, value: Any, chunk: memoryview) -> None:
+        """Take ``[operators, entries]``, or an error."""
+        if isinstance(value, dict):
+            self.fail(failure_from_wire(value))
+            return
+        operators, entries = wire.array(value, "Library", 2)
+        super().resolve((tuple(operators), tuple(entries)), chunk)
 
 
 def load_library(
     link: Transport, handle: int, digest: str, packed: bytes
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Have a Library built under `handle`: operators, entries. Raises CompileError, InputError."""
-    attached = attach_library(link, digest, packed)
-    if not attached:
-        held = Pending[Any]()
-        _run(link, ["holds", [digest]], held)
-        if held.result() != [True]:
-            _send(link, digest, packed)
-    loaded = Pending[Any]()
+    """Have a Library built under `handle`: operators, entries.
+
+    It is sent unless the server holds it. Raises CompileError if a kernel does not build,
+    InputError if the device refuses it, or has no room for it.
+    """
+    attached = attach(link, digest)
+    link.wait(attached)
+    if attached.value is not True and attached.failure is None:
+        tickets = [*put(link, digest, memoryview(packed)), attach(link, digest)]
+        _wait(link, tickets)
+        attached = tickets[-1]
+        # The pieces after one that was refused are refused because of it.
+        refused = next((each.failure for each in tickets if each.failure is not None), None)
+        if refused is not None:
+            raise refused
+    loaded = _Loaded()
     try:
-        _run(link, ["load", handle, digest], loaded)
+        link.wait(link.send([["load", handle, digest]], b"", {0: loaded}))
     finally:
-        if attached:
+        if attached.value is True:
             detach(link, digest)
-    operators, entries = loaded.result()
-    return tuple(operators), tuple(entries)
-
-
-def _send(link: Transport, digest: str, packed: bytes) -> None:
-    view = memoryview(packed)
-    sent = []
-    for start in range(0, len(view), PIECE_BYTES):
-        piece = view[start : start + PIECE_BYTES]
-        command = ["upload", digest, len(view), start, len(piece), 0]
-        sent.append(link.send([command], piece, None, _STREAM))
-    for ticket in sent:
-        _finish(link, ticket)
-
-
-def _run(link: Transport, command: list[Any], pending: Pending[Any]) -> None:
-    _finish(link, link.send([command], b"", {0: pending}, _STREAM))
-
-
-def _finish(link: Transport, ticket: Ticket) -> None:
-    link.wait(ticket)
-    if ticket.failure is not None:
-        link.wait(link.send([["reset"]], b"", None, _STREAM))
-        raise ticket.failure
+    return loaded.result()

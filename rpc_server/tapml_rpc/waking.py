@@ -1,10 +1,13 @@
-"""Wakes a thread that waits for descriptors, from any other one."""
+"""What wakes a thread that waits for descriptors, and what stops a server's process."""
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import threading
 from contextlib import suppress
+from types import FrameType
 
 
 class Waker:
@@ -40,3 +43,25 @@ class Waker:
                 self._closed = True
                 os.close(self._reader)
                 os.close(self._writer)
+
+
+class StopRequest:
+    """Signals and the end of the process `parent`, 0 for none."""
+
+    def __init__(self, parent: int = 0) -> None:
+        self._asked = False
+        self._parent = parent
+        # The parent holds the other end of standard input open while it lives.
+        self.wake_fds = (0,) if parent else ()
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGINT, self._note)
+
+    def asked(self) -> bool:
+        """Whether to stop."""
+        if self._parent and not self._asked:
+            ended = bool(select.select([0], [], [], 0)[0]) and not os.read(0, 4096)
+            self._asked = ended or os.getppid() != self._parent
+        return self._asked
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True

@@ -24,9 +24,7 @@ class Bounds:
     handles: int = 65536
     session_bytes: int = 64 << 30
     library_bytes: int = 256 << 20
-    held_library_bytes: int = 1 << 30
     sessions: int = 32
-    streams: int = 64
     programs: int = 64
     program_commands: int = 1024
     program_bytes: int = 4 << 20
@@ -48,17 +46,6 @@ class Bounds:
                 for field in fields(cls)
             }
         )
-
-
-FEATURES: Final = (
-    "batch",
-    "credit",
-    "library-hash",
-    "entries",
-    "timing",
-    "workspace-poison",
-    wire.PROGRAMS,
-)
 
 
 DOWNLOAD_WINDOW: Final = 16 << 20

@@ -6,13 +6,14 @@ stack bounds the depth (1024 in C, 511 in Python); every field that is read is c
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgpack
+import msgspec
 
 from tapml_targets.errors import ProtocolError
 
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_HEADER_BYTES: Final = 1 << 20
 MAX_CHUNK_BYTES: Final = 4 << 20
 MAX_FRAME_BYTES: Final = 2 * MAX_CHUNK_BYTES
@@ -26,12 +27,11 @@ MAX_ARRAY: Final = 65536
 MAX_MAP: Final = 4096
 MAX_INTEGER: Final = (1 << 63) - 1
 CHUNK_ALIGNMENT: Final = 8
-PROGRAMS: Final = "programs"
-"""The feature of a server that knows ``program``, ``execute`` and ``forget``."""
 BLOBS: Final = "blobs"
-"""The feature of a server that keeps blobs, and pastes from them."""
+"""The feature of a server that keeps blobs for later sessions."""
 
 Header = dict[str, Any]
+Record = TypeVar("Record")
 
 
 def pack(header: Header) -> bytes:
@@ -99,6 +99,14 @@ def array(value: object, what: str, bound: int = MAX_ARRAY) -> list[Any]:
     raise ProtocolError(
         f"{what} must be an array of at most {bound} elements, got {str(value)[:60]!r}"
     )
+
+
+def record(value: object, kind: type[Record], what: str) -> Record:
+    """Check a map against a dataclass, ignoring what that does not name; raises ProtocolError."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"{what}: {error}") from None
 
 
 def aligned(position: int) -> int:

@@ -31,6 +31,7 @@ _SCOUT_SECONDS: Final = 20.0
 _SETTLE_SECONDS: Final = 20
 _REST_SECONDS: Final = 0.7
 _REST_BYTES: Final = 2 << 20
+_SAMPLE_FRAMES: Final = 5000
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,11 @@ class Finding:
 
 @dataclass
 class Report:
-    """The results of a campaign."""
+    """The results of a campaign.
+
+    `growth` has samples over the run: frames so far, resident bytes of the server's own process,
+    and of its workers.
+    """
 
     settings: Settings
     seconds: float = 0.0
@@ -88,6 +93,7 @@ class Report:
     before: Weight = field(default_factory=lambda: Weight(0, 0, 0))
     after: Weight = field(default_factory=lambda: Weight(0, 0, 0))
     peak_bytes: int = 0
+    growth: list[tuple[int, int, int]] = field(default_factory=list)
     sessions_left: int = 0
     device_bytes_left: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -191,7 +197,11 @@ class Campaign:
 
     def _look(self, server: ServerUnderTest, first: int, index: int) -> None:
         report = self.report
-        report.peak_bytes = max(report.peak_bytes, server.weigh().resident_bytes)
+        weight = server.weigh()
+        report.peak_bytes = max(report.peak_bytes, weight.resident_bytes)
+        if report.frames >= (report.growth[-1][0] if report.growth else 0) + _SAMPLE_FRAMES:
+            own = server.own_bytes()
+            report.growth.append((report.frames, own, weight.resident_bytes - own))
         for fault in report.heard.faults.keys() - self._faults:
             self._faults.add(fault)
             report.findings.append(Finding(f"a fault of the server's own: {fault}", first, index))

@@ -12,7 +12,7 @@ from scripts.wire_fuzz.messages import EPOCH, TOKEN, Message, sequence
 
 HELLO: Final[dict[str, object]] = {
     "type": "hello",
-    "versions": [2],
+    "versions": [3],
     "features": [],
     "download_window": 16 << 20,
     "kernel_deadline": 30.0,
@@ -73,7 +73,7 @@ class Conversation:
     def _say(self, socket: Any, header: dict[str, object], chunk: bytes | None = None) -> None:
         self._messages.append(Message(socket, header, chunk))
 
-    def _batch(self, commands: list[Command], stream: int | None = None) -> None:
+    def _batch(self, commands: list[Command]) -> None:
         self._sequence += 1
         header: dict[str, object] = {
             "type": "batch",
@@ -82,8 +82,6 @@ class Conversation:
             "sequence": sequence(self._sequence),
             "commands": commands,
         }
-        if stream is not None:
-            header["stream"] = stream
         chunk, self._chunk = bytes(self._chunk), bytearray()
         self._say("data", header, chunk or None)
 
@@ -129,26 +127,27 @@ class Conversation:
             handle = rng.choice(list(self._held))
             del self._held[handle]
             commands.append(["free", handle])
-        self._batch(commands, rng.choice([None, None, 0, 1, 63]))
+        self._batch(commands)
 
     def _library(self) -> None:
         self._brought = True
         packed = packed_library()
         digest = hashlib.sha256(packed).hexdigest()
-        self._batch([["holds", [digest, "0" * 64]]], 1)
+        self._say_blob({"operation": "holds", "digests": [digest, "0" * 64]})
         half = len(packed) // 2
         for start, end in ((0, half), (half, len(packed))):
-            self._chunk += packed[start:end]
-            self._batch([["upload", digest, len(packed), start, end - start, 0]], 1)
-        self._batch([["unload", _LIBRARY], ["load", _LIBRARY, digest]], 1)
+            piece: dict[str, object] = {"digest": digest, "total": len(packed), "offset": start}
+            self._say_blob({"operation": "put", **piece}, packed[start:end])
+        self._say_blob({"operation": "attach", "digest": digest})
+        self._batch([["unload", _LIBRARY], ["load", _LIBRARY, digest]])
+        self._say_blob({"operation": "detach", "digest": digest})
 
     def _calls(self) -> None:
         rng = self._rng
         if not self._brought:
             self._library()
-        digest = hashlib.sha256(packed_library()).hexdigest()
         count = rng.choice([1, 16, 1000])
-        commands: list[Command] = [["unload", _LIBRARY], ["load", _LIBRARY, digest]]
+        commands: list[Command] = []
         tensors = []
         for _ in range(2):
             (allocate,) = self._allocate(4 * count)

@@ -16,7 +16,7 @@ _HUGE: Final = ((1 << 63) - 1, (1 << 64) - 1, (1 << 62) + 4, -1, -(1 << 31), -(1
 _DTYPES: Final = ("float64", "int8", "bool", "float4_e2m1fn", "bfloat16", "void", "", "float32x4")
 _TEXTS: Final = ("", "a" * 5000, "é\x00\u202e", "../../etc/passwd", "%s%n{0}", "0" * 64, "f" * 64)
 _KNOWN_NAMES: Final = (
-    "type", "session", "epoch", "sequence", "stream", "commands", "bytes", "versions",
+    "type", "session", "epoch", "sequence", "commands", "bytes", "versions",
     "download_window", "operation", "digest", "digests", "total", "offset", "kernel_deadline",
 )  # fmt: skip
 _MOST_ARRAY: Final = 70_000

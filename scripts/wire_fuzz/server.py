@@ -97,6 +97,10 @@ class ServerUnderTest:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
+    def own_bytes(self) -> int:
+        """Resident bytes of the server's process, without its children's."""
+        return own_bytes(self.process.pid)
+
     def weigh(self) -> Weight:
         """Look at the server's processes as the system sees them."""
         processes = descriptors = resident = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from types import TracebackType
 from typing import Any
@@ -63,18 +64,29 @@ class RawPeer:
         self.data.send_multipart(frames)
 
     def batch(
-        self, *commands: list[Any], chunk: bytes | None = None, stream: int = 0
+        self, *commands: list[Any], chunk: bytes | None = None
     ) -> tuple[dict[str, Any], bytes]:
         """Send a batch and return its answer."""
         self.sequence += 1
         header = {
             "type": "batch",
             "sequence": self.sequence,
-            "stream": stream,
             "commands": list(commands),
         }
         self.send(header, chunk)
         return self.receive()
+
+    def attach(self, data: bytes) -> str:
+        """Bring a blob of at most a chunk and have it attached; its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        put = {"operation": "put", "total": len(data), "offset": 0}
+        for fields, chunk in ((put, data), ({"operation": "attach"}, None)):
+            self.sequence += 1
+            self.send(
+                {"type": "blob", "sequence": self.sequence, "digest": digest, **fields}, chunk
+            )
+            assert self.receive()[0]["value"] is True
+        return digest
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """The next message on the data socket."""

@@ -10,7 +10,7 @@ import pytest
 from tapml_rpc import wire
 from tapml_rpc.device.commands import PieceMemory
 from tapml_rpc.device.interpreter import Interpreter
-from tapml_rpc.device.libraries import LibraryStore
+from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
 from tapml_rpc.device.session_state import Message, ServerSession
 from tapml_rpc.supervisor.pipe import Ring, make_memory
 from tapml_rpc.welcome import Bounds
@@ -55,11 +55,12 @@ def pieces() -> Iterator[RingPieces]:
 
 @pytest.mark.parametrize("nbytes", [1 << 20, 6 << 20], ids=["in the answer", "streamed"])
 def test_reads_that_fail_leave_the_ring_as_it_was(pieces: RingPieces, nbytes: int) -> None:
-    bounds = Bounds()
+    bounds, driver = Bounds(), FailingReads()
     answers: list[wire.Header] = []
     interpreter = Interpreter(
-        FailingReads(),
-        LibraryStore(held_bytes=1, library_bytes=1, allow_native=False),
+        driver,
+        LibraryStore(driver, library_bytes=1, allow_native=False),
+        AttachedBlobs(),
         bounds,
         lambda header, parts: answers.append(header),
         pieces=pieces,
@@ -67,7 +68,7 @@ def test_reads_that_fail_leave_the_ring_as_it_was(pieces: RingPieces, nbytes: in
     session = ServerSession(bounds.download_window)
 
     def run(sequence: int, *commands: list[Any]) -> None:
-        batch = Message(sequence, 0, list(commands), memoryview(b""))
+        batch = Message(sequence, list(commands), memoryview(b""))
         for _ in interpreter.run(session, batch):
             raise AssertionError("there is credit for all of it")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tapml_rpc import wire
 from tapml_rpc.device.interpreter import Interpreter
-from tapml_rpc.device.libraries import LibraryStore
+from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
 from tapml_rpc.device.session_state import Message, ServerSession
 from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import DeviceLostError
@@ -47,7 +47,8 @@ class Served:
         self.session = ServerSession(credit)
         self.interpreter = Interpreter(
             self.driver,
-            LibraryStore(held_bytes=1, library_bytes=1, allow_native=False),
+            LibraryStore(self.driver, library_bytes=1, allow_native=False),
+            AttachedBlobs(),
             Bounds(),
             self._send,
         )
@@ -55,7 +56,7 @@ class Served:
 
     def batch(self, *commands: list[Any]) -> Iterator[None]:
         self._sequence += 1
-        message = Message(self._sequence, 0, list(commands), memoryview(b""))
+        message = Message(self._sequence, list(commands), memoryview(b""))
         return self.interpreter.run(self.session, message)
 
     def _send(self, header: wire.Header, parts: object) -> None:

@@ -27,8 +27,7 @@ NAMES = [
     "read",
     "fill",
     "copy",
-    "holds",
-    "upload",
+    "paste",
     "load",
     "unload",
     "call",
@@ -51,7 +50,7 @@ command = st.builds(
     lambda name, fields: [name, *fields], st.sampled_from(NAMES), st.lists(value, max_size=7)
 )
 field_names = st.sampled_from(
-    ["type", "session", "epoch", "sequence", "stream", "commands", "bytes", "versions"]
+    ["type", "session", "epoch", "sequence", "commands", "bytes", "versions"]
 )
 
 
@@ -174,10 +173,8 @@ def test_an_oversized_header_is_a_protocol_error(peer: RawPeer, server: ServerPr
         ([["copy", 1, 0, 1, 2, 4]], "must not overlap"),
         ([["read", 1, 0, True]], "byte count must be an integer"),
         ([["read", [1], 0, 1]], "no buffer has the handle"),
-        ([["load", 5, "0" * 64]], "not held here: upload it first"),
         ([["call", 5, "x", [], {}, {}]], "no Library has the handle 5"),
-        ([["upload", "0" * 64, 1 << 60, 0, 0, 0]], "this server takes at most"),
-        ([["upload", "0" * 64, 10, 5, 0, 0]], "does not follow the one before"),
+        ([["paste", 1, 0, "0" * 64, 0, 8]], "is not attached"),
         ([["dance"]], "unknown command 'dance'"),
         ([17], "unknown command '17'"),
     ],

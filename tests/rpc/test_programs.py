@@ -15,7 +15,7 @@ from tapml_rpc.device.session_state import AFTER_ALL, Message, RunningBatch, Ser
 from tapml_rpc.recordings import MAX_PAYLOAD_BYTES
 from tapml_rpc.supervisor.board import JOURNAL_BYTES, LastCommands
 from tapml_targets.errors import InputError
-from tapml_targets.library_format import library_hash, pack
+from tapml_targets.library_format import pack
 from tests.rpc.libraries import add_one_library
 from tests.rpc.peers import RawPeer, ServerProcess
 
@@ -162,7 +162,7 @@ def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:
     last = LastCommands(memoryview(bytearray(JOURNAL_BYTES)))
     last.add(7, wire.pack({"commands": [["fence"], ["execute", "step", [3], 0]]}))
     assert last.name(7, 0) == "fence()"
-    batch = RunningBatch(ServerSession(0), Message(7, 0, [], memoryview(b"")))
+    batch = RunningBatch(ServerSession(0), Message(7, [], memoryview(b"")))
     batch.enter("step", 1, 4, ["fence"])
     assert last.name(7, batch.place) == "execute('step', [3], 0), its command 4"
     assert last.name(7, AFTER_ALL) == "fence"
@@ -170,7 +170,6 @@ def test_what_ran_in_a_program_when_its_worker_died_has_its_place() -> None:
 
 def test_programs_of_one_session_are_not_anothers(server: ServerProcess) -> None:
     with RawPeer(server.address) as one, RawPeer(server.address) as other:
-        assert "programs" in one.welcome["features"]
         assert "error" not in one.batch(["program", "step", [["fence"]]])[0]
         assert one.batch(["execute", "step", [], 0])[0]["results"] == [[[0, 0], True]]
         assert "no program" in other.batch(["execute", "step", [], 0])[0]["error"]["message"]
@@ -256,8 +255,7 @@ def test_results_that_no_header_holds_cost_the_stream_and_not_the_session(peer: 
             entries={},
         )
     )
-    digest = library_hash(packed)
-    peer.batch(["upload", digest, len(packed), 0, len(packed), 0], chunk=packed)
+    digest = peer.attach(packed)
     answer, _ = peer.batch(*(["load", handle, digest] for handle in range(300)))
     assert "results" not in answer and "over the bound" in answer["error"]["message"]
     answer, _ = peer.batch(["reset"], ["fence"])

@@ -6,7 +6,7 @@ import pytest
 
 from tapml_rpc import wire
 from tapml_rpc.client import Session
-from tapml_targets.errors import InputError
+from tapml_targets.errors import CompileError, InputError
 from tests.rpc.libraries import add_one_library
 from tests.rpc.peers import RawPeer
 
@@ -48,12 +48,20 @@ def test_memory_can_be_given_back_on_a_poisoned_stream(peer: RawPeer) -> None:
     assert peer.ping()["device_bytes"] == 0
 
 
-def test_streams_fail_apart(peer: RawPeer) -> None:
-    peer.batch(["allocate", 1, 4])
-    assert "error" in peer.batch(["read", 99, 0, 1], stream=3)[0]
-    assert "error" in peer.batch(["fence"], stream=3)[0]
-    assert "error" not in peer.batch(["fence"], stream=0)[0]
-    assert "error" not in peer.batch(["reset"], ["fence"], stream=3)[0]
+def test_a_library_that_does_not_load_poisons_nothing_and_loads_on_a_poisoned_stream(
+    session: Session,
+) -> None:
+    kept = session.allocate(4)
+    with pytest.raises(CompileError):
+        session.upload(add_one_library(b"this is no OpenCL"))
+    session.write(kept, b"good")
+    assert bytes(session.read(kept)) == b"good"
+    session.allocate(TOO_MUCH)
+    with pytest.raises(InputError, match="its bound is"):
+        session.fence()
+    assert session.upload(add_one_library()).operators == ("add_one",)
+    with pytest.raises(InputError, match="its bound is"):
+        session.fence()
 
 
 def test_an_error_names_its_command_and_where_it_happened(peer: RawPeer) -> None:

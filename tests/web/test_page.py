@@ -190,7 +190,7 @@ def test_who_does_not_show_the_lease_or_speaks_another_version_is_refused(
             connect(lease.address, lease="guess")
         shown.wait("#log", "refused: this device is lent to another client")
         monkeypatch.setattr("tapml_rpc.wire.VERSION", 99)
-        with pytest.raises(ProtocolError, match=r"version 2, the client \[99\]"):
+        with pytest.raises(ProtocolError, match=r"version 3, the client \[99\]"):
             connect(lease.address, lease=lease)
         shown.wait("#log", "bring both to the same release of tapml")
 

@@ -51,8 +51,6 @@ export class Commands {
       ["fill", of(4, this.fill.bind(this))],
       ["copy", of(5, this.copy.bind(this))],
       ["paste", of(5, byHash.paste.bind(byHash))],
-      ["holds", of(1, byHash.holds.bind(byHash))],
-      ["upload", of(5, byHash.upload.bind(byHash))],
       ["load", of(2, byHash.load.bind(byHash))],
       ["unload", of(1, byHash.unload.bind(byHash))],
       ["call", of(5, calls.call.bind(calls))],
@@ -231,7 +229,7 @@ export class Commands {
     // Earlier work ends here; its errors are obsolete.
     await batch.steps.settle().catch(() => null);
     await workDone(this.gpu.device.queue);
-    batch.session.failures.delete(batch.message.stream);
+    batch.session.failure = null;
   }
 
   private program(batch: RunningBatch, _index: Index, [name, commands]: Fields): void {

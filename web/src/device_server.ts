@@ -11,16 +11,7 @@ import { Interpreter } from "./interpreter";
 import { BOUNDS, checkWindow, Session, type Message, type Send } from "./session";
 import { array, hex, integer, MAX_EXACT, octets, shown, VERSION, type Header } from "./wire";
 
-const FEATURES = [
-  "batch",
-  "credit",
-  "library-hash",
-  "entries",
-  "timing",
-  "workspace-poison",
-  "programs",
-  "blobs",
-];
+const FEATURES = ["blobs"];
 const KERNEL_DEADLINE_SECONDS = 60;
 const SILENCE_SECONDS = 60;
 /** Grace beyond a kernel's deadline before the GPU is given up. */
@@ -267,7 +258,6 @@ export class DeviceServer {
     }
     const message: Message = {
       sequence,
-      stream: integer(header["stream"] ?? 0, "stream", BOUNDS.streams - 1),
       commands: array(header["commands"], "commands", BOUNDS.commands),
       chunk,
       after: served.desk.settled,

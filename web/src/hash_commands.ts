@@ -4,11 +4,21 @@ import { inputError, TapmlError } from "./errors";
 import type { LibraryStore } from "./library_store";
 import type { Memory } from "./memory";
 import type { Fields, Index, RunningBatch, Waiting } from "./running_batch";
-import { BOUNDS } from "./session";
-import { array, handleOf, integer, text } from "./wire";
+import { handleOf, integer, text } from "./wire";
 
 /** Bytes pasted before the deadline restarts and other messages are served. */
 const PASTE_BYTES = 16 << 20;
+
+function attached(batch: RunningBatch, name: string): Uint8Array<ArrayBuffer> {
+  const blob = batch.session.blobs.get(name);
+  if (blob === undefined) {
+    throw inputError(
+      `blob ${name.slice(0, 12)} is not attached to this session: attach it, or wait for the ` +
+        "answer to see whether it was",
+    );
+  }
+  return blob;
+}
 
 export class HashCommands {
   constructor(
@@ -21,13 +31,7 @@ export class HashCommands {
     const { buffer, start, length } = batch.span(handle, offset, nbytes);
     const name = text(digest, "hash", 64);
     const first = integer(blobOffset, "blob offset");
-    const blob = batch.session.blobs.get(name);
-    if (blob === undefined) {
-      throw inputError(
-        `blob ${name.slice(0, 12)} is not attached to this session: attach it, or wait for the ` +
-          "answer to see whether it was",
-      );
-    }
+    const blob = attached(batch, name);
     if (first + length > blob.length) {
       throw inputError(
         `bytes ${first} to ${first + length} lie outside blob ${name.slice(0, 12)} of ` +
@@ -56,33 +60,11 @@ export class HashCommands {
     return rest();
   }
 
-  holds(batch: RunningBatch, index: Index, [digests]: Fields): void {
-    const names = array(digests, "hashes", BOUNDS.handles);
-    batch.give(
-      index,
-      names.map((digest) => this.libraries.holds(text(digest, "hash", 64))),
-    );
-  }
-
-  async upload(
-    batch: RunningBatch,
-    _index: Index,
-    [digest, total, offset, nbytes, chunkOffset]: Fields,
-  ): Promise<void> {
-    await this.libraries.receive(
-      batch.session.uploads,
-      text(digest, "hash", 64),
-      integer(total, "Library size"),
-      integer(offset, "offset"),
-      batch.window(chunkOffset, nbytes),
-    );
-  }
-
   async load(batch: RunningBatch, index: Index, [handle, digest]: Fields): Promise<void> {
     const { session } = batch;
     const number = session.newHandle(handle);
     const name = text(digest, "hash", 64);
-    const built = await this.libraries.load(name, session.blobs.get(name));
+    const built = await this.libraries.load(name, attached(batch, name));
     if (session.ended !== "") {
       this.libraries.release(built);
       throw new TapmlError("DeviceLostError", "the session ended while a Library was built");

@@ -12,7 +12,7 @@ import { BOUNDS, type Message, type Send, type Session } from "./session";
 import { StepError, Steps } from "./steps";
 import type { Header } from "./wire";
 
-/** These run on a poisoned stream, too: a client must always be able to free memory. */
+/** These run after a failure, too: a client must always be able to free memory. */
 const ALWAYS: ReadonlySet<string> = new Set(["forget", "free", "unload", "reset"]);
 const LOAD_FACTOR = 10;
 
@@ -28,7 +28,7 @@ export class Interpreter {
     private readonly report: (failure: Header) => void,
   ) {
     this.memory = new Memory(gpu.device);
-    this.libraries = new LibraryStore(gpu, this.memory, BOUNDS.held_library_bytes, BOUNDS.library_bytes);
+    this.libraries = new LibraryStore(gpu, this.memory, BOUNDS.library_bytes);
     this.commands = new Commands(gpu, this.memory, this.libraries, counters, (batch) => {
       const send = this.sends.get(batch);
       if (send === undefined) {
@@ -58,7 +58,7 @@ export class Interpreter {
     for (const [index, command] of message.commands.entries()) {
       const name: unknown = Array.isArray(command) ? command[0] : undefined;
       const always = typeof name === "string" && ALWAYS.has(name);
-      if (session.failures.has(message.stream) && !always) {
+      if (session.failure !== null && !always && name !== "load") {
         continue;
       }
       if (session.backlog.isFull) {
@@ -78,7 +78,14 @@ export class Interpreter {
           await waiting;
         }
       } catch (error) {
-        await this.fail(batch, error);
+        if (name === "load") {
+          // A kernel that does not build is the caller's to handle, and no other work's.
+          const failure = failureToWire(error, command, index);
+          batch.give(index, failure);
+          this.report(failure);
+        } else {
+          await this.fail(batch, error);
+        }
       }
       session.running = null;
       if (session.ended !== "") {
@@ -94,7 +101,7 @@ export class Interpreter {
 
   /** Poison the stream with its first error; a late error may belong to an earlier command. */
   private async fail(batch: RunningBatch, error: unknown): Promise<void> {
-    const { session, message, steps } = batch;
+    const { session, steps } = batch;
     let first = error;
     let ordinal = error instanceof StepError ? error.ordinal : steps.ordinal;
     try {
@@ -107,7 +114,7 @@ export class Interpreter {
     }
     const { command, index, program } = batch.origin(ordinal);
     batch.unmakeFrom(ordinal);
-    if (!session.failures.has(message.stream)) {
+    if (session.failure === null) {
       const failure = failureToWire(first, command, index);
       if (program !== null) {
         failure["program"] = program.name;
@@ -115,7 +122,7 @@ export class Interpreter {
         failure["command"] =
           `command ${program.place} of program '${program.name}': ${String(failure["command"])}`;
       }
-      session.failures.set(message.stream, failure);
+      session.failure = failure;
       this.report(failure);
     }
     batch.program = null;
@@ -139,13 +146,12 @@ export class Interpreter {
     if (session.ended !== "") {
       return;
     }
-    const failure = session.failures.get(message.stream);
     session.answered = message.sequence;
     const header: Header = {
       type: "done",
       sequence: message.sequence,
       ...batch.answer(),
-      ...(failure === undefined ? {} : { error: failure }),
+      ...(session.failure === null ? {} : { error: session.failure }),
     };
     try {
       send(header, batch.results.length > 0 ? chunk : new Uint8Array(0));
@@ -155,7 +161,7 @@ export class Interpreter {
         throw error;
       }
       const told = failureToWire(error, "the answer to a batch", message.commands.length);
-      session.failures.set(message.stream, session.failures.get(message.stream) ?? told);
+      session.failure ??= told;
       send({ type: "done", sequence: message.sequence, error: told });
       this.report({ ...told, message: messageOf(error) });
     }

@@ -1,10 +1,10 @@
-/** The state of one client on this device: handles, streams, credit. */
+/** The state of one client on this device: handles, credit, its first error. */
 
 import { Backlog } from "./backlog";
 import { inputError, protocolError } from "./errors";
 import { renderCommand } from "./failures";
 import type { GpuClock } from "./gpu_clock";
-import type { BuiltLibrary, Upload } from "./library_store";
+import type { BuiltLibrary } from "./library_store";
 import type { DeviceBuffer, Memory } from "./memory";
 import type { ProgramBody } from "./program_body";
 import { handleOf, shown, type Handle, type Header } from "./wire";
@@ -19,9 +19,7 @@ export const BOUNDS = {
   handles: 65536,
   session_bytes: 16 * 2 ** 30,
   library_bytes: 256 << 20,
-  held_library_bytes: 512 << 20,
   sessions: 8,
-  streams: 64,
   programs: 64,
   program_commands: 1024,
   program_bytes: 4 << 20,
@@ -40,7 +38,6 @@ export function checkWindow(what: string, count: number, nbytes: number): void {
 /** A batch as it came. */
 export interface Message {
   readonly sequence: number;
-  readonly stream: number;
   readonly commands: readonly unknown[];
   readonly chunk: Uint8Array<ArrayBuffer>;
   /** Resolves once the blob requests before it are answered; null if they are. */
@@ -90,11 +87,10 @@ export class Session {
   readonly buffers = new Map<Handle, DeviceBuffer>();
   readonly libraries = new Map<Handle, BuiltLibrary>();
   readonly programs = new Map<string, ProgramBody>();
-  readonly uploads = new Map<string, Upload>();
   /** Attached blobs by hash; their bytes never change. */
   readonly blobs = new Map<string, Uint8Array<ArrayBuffer>>();
-  /** The first error of each poisoned stream, in wire form. */
-  readonly failures = new Map<number, Header>();
+  /** The first error since the last reset, in wire form. */
+  failure: Header | null = null;
   nbytes = 0;
   answered = 0;
   heard = performance.now();
@@ -194,7 +190,6 @@ export class Session {
     this.buffers.clear();
     this.libraries.clear();
     this.programs.clear();
-    this.uploads.clear();
     this.nbytes = 0;
   }
 }

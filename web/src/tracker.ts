@@ -6,7 +6,7 @@
 import type { DeviceServer, Leg } from "./device_server";
 import { messageOf, TapmlError } from "./errors";
 import { failureToWire } from "./failures";
-import { isMap, join, split, SUBPROTOCOL, text, TOKEN_PREFIX, VERSION, type Header } from "./wire";
+import { isMap, join, split, SUBPROTOCOL, text, TOKEN_PREFIX, TRACKER_VERSION, type Header } from "./wire";
 
 const MAX_LEASES = 32;
 const MAX_LEGS = 8;
@@ -64,7 +64,7 @@ export class TrackerLink {
     this.socket.onopen = () => {
       this.say({
         type: "register",
-        versions: [VERSION],
+        versions: [TRACKER_VERSION],
         name: options.name,
         life: options.life,
         device: server.gpu.description,

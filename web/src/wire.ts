@@ -10,7 +10,9 @@ import { decode, encode } from "@msgpack/msgpack";
 import { messageOf, protocolError } from "./errors";
 import { checkForm } from "./msgpack_form";
 
-export const VERSION = 2;
+export const VERSION = 3;
+/** Of the messages between a tracker and its devices. */
+export const TRACKER_VERSION = 2;
 export const MAX_HEADER_BYTES = 1 << 20;
 export const MAX_CHUNK_BYTES = 4 << 20;
 export const MAX_MESSAGE_BYTES = MAX_HEADER_BYTES + MAX_CHUNK_BYTES + 16;

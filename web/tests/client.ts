@@ -82,6 +82,10 @@ export const TENSORS = [
 ];
 
 /** A client of a server, as far as these tests need one. */
+function digestOf(bytes: Uint8Array): string {
+  return createHash("sha256").update(bytes).digest("hex");
+}
+
 export class Client {
   readonly control = new Told();
   readonly data = new Told();
@@ -112,9 +116,11 @@ export class Client {
 
   /** Send a whole blob; it is answered behind those sent before. */
   put(bytes: Uint8Array<ArrayBuffer>): void {
+    this.blob({ operation: "put", digest: digestOf(bytes), total: bytes.length, offset: 0 }, bytes);
+  }
+
+  private blob(asked: Header, bytes: Uint8Array<ArrayBuffer> = PLAIN): void {
     this.sequence += 1;
-    const digest = createHash("sha256").update(bytes).digest("hex");
-    const asked = { operation: "put", digest, total: bytes.length, offset: 0 };
     const header = { ...this.about, type: "blob", sequence: this.sequence, ...asked };
     this.token = this.server.data(this.data, header, bytes, this.token);
   }
@@ -132,16 +138,16 @@ export class Client {
   /** Library 9 and buffers 1 and 2 of 256 bytes. */
   async prepare(): Promise<void> {
     const library = packed();
-    const digest = createHash("sha256").update(library).digest("hex");
-    const done = await this.batch(
-      [
-        ["upload", digest, library.length, 0, library.length, 0],
-        ["load", 9, digest],
-        ["allocate", 1, 256],
-        ["allocate", 2, 256],
-      ],
-      library,
-    );
+    const digest = digestOf(library);
+    const place = this.data.headers.length;
+    this.put(library);
+    this.blob({ operation: "attach", digest });
+    assert.equal((await this.data.message(place + 1))["value"], true);
+    const done = await this.batch([
+      ["load", 9, digest],
+      ["allocate", 1, 256],
+      ["allocate", 2, 256],
+    ]);
     assert.equal(done["error"], undefined, JSON.stringify(done["error"]));
   }
 }

@@ -28,6 +28,12 @@ MAX_SPARE_BYTES: Final = 64 << 20
 MAX_SPARE_SIZES: Final = 256
 
 
+Fields: TypeAlias = list[Any]
+"""The fields of a command behind its name: as many as it has, and not checked."""
+Handler: TypeAlias = Callable[[RunningBatch, Any, Fields], "Iterator[None] | None"]
+"""Runs a command of a batch, at its index there."""
+
+
 class Allocations:
     """The commands over a session's memory. All methods run on the device thread."""
 
@@ -35,8 +41,9 @@ class Allocations:
         self._driver = driver
         self._bounds = bounds
 
-    def allocate(self, batch: RunningBatch, index: Index, handle: object, nbytes: object) -> None:
+    def allocate(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
         """Make a buffer, reusing freed memory of its size if there is some."""
+        handle, nbytes = fields
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
         size = wire.integer(nbytes, "byte count")
@@ -54,8 +61,9 @@ class Allocations:
         session.buffers[number] = HeldBuffer(buffer, size)
         session.nbytes += size
 
-    def free(self, batch: RunningBatch, index: Index, handle: object) -> None:
+    def free(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
         """Free a buffer; a missing one is no error."""
+        (handle,) = fields
         session = batch.session
         held = session.buffers.pop(wire.integer(handle, "handle"), None)
         if held is None:
@@ -135,10 +143,9 @@ class Reads:
         self._send = send
         self._pieces = pieces
 
-    def read(
-        self, batch: RunningBatch, index: Index, handle: object, offset: object, nbytes: object
-    ) -> Iterator[None] | None:
+    def read(self, batch: RunningBatch, index: Index, fields: Fields) -> Iterator[None] | None:
         """Send the bytes of a buffer; yields while they wait for the client's credit."""
+        handle, offset, nbytes = fields
         held, start, length = batch.span(handle, offset, nbytes)
         position = wire.aligned(batch.inline_bytes)
         if position + length > INLINE_READ_BYTES:
@@ -212,17 +219,9 @@ MAX_BOUND: Final = 64
 class Calls:
     """The command ``call``, also as programs have it. All methods run on the device thread."""
 
-    def call(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        library: object,
-        name: object,
-        tensors: object,
-        symbols: object,
-        options: object,
-    ) -> None:
+    def call(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
         """Run an operator or an entry."""
+        library, name, tensors, symbols, options = fields
         built = _built(batch, library)
         if type(options) is not dict:
             raise ProtocolError("the options of a call are a map")
@@ -345,85 +344,64 @@ MAX_PATTERN_BYTES: Final = 4096
 PASTE_BYTES: Final = 16 << 20
 
 Send: TypeAlias = Callable[[wire.Header, "list[memoryview | bytes]"], None]
-Handler: TypeAlias = Callable[..., "Iterator[None] | None"]
 
 
 class Commands:
     """The commands over one open driver. All methods run on the device thread.
 
     `send` sends a header and a chunk's parts; it is done with their memory when it returns. `clock`
-    is notified which command runs. `blobs` is None without a blob store. `handlers` by name
-    take the batch, the command's index and the command's fields.
+    is notified which command runs. `handlers` are by name, each with the number of its command's
+    fields.
     """
 
     def __init__(
         self,
         driver: Driver,
         libraries: LibraryStore,
+        blobs: AttachedBlobs,
         bounds: Bounds,
         send: Send,
         *,
         clock: CommandClock,
         pieces: PieceMemory | None = None,
-        blobs: AttachedBlobs | None = None,
     ) -> None:
         self.clock = clock
         self._driver = driver
         self._libraries = libraries
         self._bounds = bounds
-        self._blobs = AttachedBlobs() if blobs is None else blobs
+        self._blobs = blobs
         self.allocations = Allocations(driver, bounds)
         memory = PieceMemory(PIECE_BYTES) if pieces is None else pieces
         reads = Reads(self, driver, send, memory)
         self.calls = Calls()
-        self.handlers: dict[str, Handler] = {
-            "allocate": self.allocations.allocate,
-            "free": self.allocations.free,
-            "write": self._write,
-            "read": reads.read,
-            "fill": self._fill,
-            "copy": self._copy,
-            "holds": self._holds,
-            "upload": self._upload,
-            "load": self._load,
-            "unload": self._unload,
-            "call": self.calls.call,
-            "fence": self._fence,
-            "reset": self._reset,
-        }
         programs = Programs(self, bounds)
-        self.handlers |= {
-            "program": programs.record,
-            "execute": programs.execute,
-            "forget": programs.forget,
+        self.handlers: dict[str, tuple[int, Handler]] = {
+            "allocate": (2, self.allocations.allocate),
+            "free": (1, self.allocations.free),
+            "write": (4, self._write),
+            "read": (3, reads.read),
+            "fill": (4, self._fill),
+            "copy": (5, self._copy),
+            "paste": (5, self._paste),
+            "load": (2, self._load),
+            "unload": (1, self._unload),
+            "call": (5, self.calls.call),
+            "fence": (0, self._fence),
+            "reset": (0, self._reset),
+            "program": (2, programs.record),
+            "execute": (3, programs.execute),
+            "forget": (1, programs.forget),
         }
-        if blobs is not None:
-            self.handlers["paste"] = self._paste
 
-    def _write(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        handle: object,
-        offset: object,
-        nbytes: object,
-        chunk_offset: object,
-    ) -> None:
+    def _write(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
+        handle, offset, nbytes, chunk_offset = fields
         held, start, length = batch.span(handle, offset, nbytes)
         data = batch.window(chunk_offset, length)
         if length:
             self._driver.write(held.buffer, start, data)
 
-    def _paste(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        handle: object,
-        offset: object,
-        digest: object,
-        blob_offset: object,
-        nbytes: object,
-    ) -> None:
+    def _paste(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
+        handle, offset, digest, blob_offset, nbytes = fields
         held, start, length = batch.span(handle, offset, nbytes)
         first = wire.integer(blob_offset, "blob offset")
         data = self._blobs.window(wire.text(digest, "hash", 64), first, length)
@@ -432,15 +410,8 @@ class Commands:
             piece = data[position : position + PASTE_BYTES]
             self._driver.write(held.buffer, start + position, piece)
 
-    def _fill(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        handle: object,
-        offset: object,
-        nbytes: object,
-        pattern: object,
-    ) -> None:
+    def _fill(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
+        handle, offset, nbytes, pattern = fields
         held, start, length = batch.span(handle, offset, nbytes)
         repeated = wire.octets(pattern, "pattern", MAX_PATTERN_BYTES)
         if not repeated:
@@ -448,16 +419,8 @@ class Commands:
         if length:
             self._driver.fill(held.buffer, start, length, repeated)
 
-    def _copy(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        source: object,
-        source_offset: object,
-        target: object,
-        target_offset: object,
-        nbytes: object,
-    ) -> None:
+    def _copy(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
+        source, source_offset, target, target_offset, nbytes = fields
         origin, start, length = batch.span(source, source_offset, nbytes)
         destination, at, _ = batch.span(target, target_offset, nbytes)
         if origin is destination and start < at + length and at < start + length:
@@ -465,55 +428,28 @@ class Commands:
         if length:
             self._driver.copy(origin.buffer, start, destination.buffer, at, length)
 
-    def _holds(self, batch: RunningBatch, index: Index, digests: object) -> None:
-        batch.give(
-            index,
-            [
-                self._libraries.holds(wire.text(digest, "hash", 64))
-                for digest in wire.array(digests, "hashes", self._bounds.handles)
-            ],
-        )
-
-    def _upload(
-        self,
-        batch: RunningBatch,
-        index: Index,
-        digest: object,
-        total: object,
-        offset: object,
-        nbytes: object,
-        chunk_offset: object,
-    ) -> None:
-        self._libraries.receive(
-            batch.session.uploads,
-            wire.text(digest, "hash", 64),
-            wire.integer(total, "Library size"),
-            wire.integer(offset, "offset"),
-            batch.window(chunk_offset, nbytes),
-        )
-
-    def _load(self, batch: RunningBatch, index: Index, handle: object, digest: object) -> None:
+    def _load(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
+        handle, digest = fields
         session = batch.session
         number = session.new_handle(handle, self._bounds.handles)
-        name = wire.text(digest, "hash", 64)
-        attached = self._blobs.view(name) if name in self._blobs else None
-        built = self._libraries.load(self._driver, name, attached)
+        built = self._libraries.load(wire.text(digest, "hash", 64), self._blobs)
         session.libraries[number] = built
         library = built.loaded.library
         batch.give(index, [list(library.operators), list(library.entries)])
 
-    def _unload(self, batch: RunningBatch, index: Index, handle: object) -> None:
+    def _unload(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
+        (handle,) = fields
         built = batch.session.libraries.pop(wire.integer(handle, "handle"), None)
         if built is not None:
             batch.session.releases += 1
             self._libraries.release(built)
 
-    def _fence(self, batch: RunningBatch, index: Index) -> None:
+    def _fence(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
         self._driver.finish()
         batch.give(index, True)
 
-    def _reset(self, batch: RunningBatch, index: Index) -> None:
+    def _reset(self, batch: RunningBatch, index: Index, fields: Fields) -> None:
         # Whatever was still running ends here; its error, if any, belongs to the past.
         with contextlib.suppress(Exception):
             self._driver.finish()
-        batch.session.failures.pop(batch.message.stream, None)
+        batch.session.failure = None

@@ -22,7 +22,7 @@ from tapml_rpc.welcome import Bounds
 from tapml_targets.driver import BatchesCommands, Driver
 from tapml_targets.errors import ProtocolError, RemoteError
 
-# These run on a poisoned stream too: a client must always be able to free memory.
+# These run after a failure too: a client must always be able to free memory.
 _ALWAYS: Final = frozenset({"forget", "free", "unload", "reset"})
 
 
@@ -33,20 +33,20 @@ class ClientGoneError(Exception):
 class Interpreter:
     """Commands over one open driver. All methods run on the device thread.
 
-    `send` sends a header and a chunk's parts, or raises ClientGoneError. `clock`, `pieces` and
-    `blobs` are those of :class:`Commands`.
+    `send` sends a header and a chunk's parts, or raises ClientGoneError. The other arguments are
+    those of :class:`Commands`.
     """
 
     def __init__(
         self,
         driver: Driver,
         libraries: LibraryStore,
+        blobs: AttachedBlobs,
         bounds: Bounds,
         send: Send,
         *,
         clock: CommandClock | None = None,
         pieces: PieceMemory | None = None,
-        blobs: AttachedBlobs | None = None,
     ) -> None:
         self._driver = driver
         self._gathers = driver if isinstance(driver, BatchesCommands) else None
@@ -54,7 +54,7 @@ class Interpreter:
         self._send = send
         self._clock = CommandClock() if clock is None else clock
         self._commands = Commands(
-            driver, libraries, bounds, send, clock=self._clock, pieces=pieces, blobs=blobs
+            driver, libraries, blobs, bounds, send, clock=self._clock, pieces=pieces
         )
 
     def run(self, session: ServerSession, message: Message) -> Iterator[None]:
@@ -76,7 +76,6 @@ class Interpreter:
             with suppress(Exception):
                 self._gathers.flush()
         session.queue.clear()
-        session.uploads.clear()
         session.bound.clear()
         session.programs.clear()
         for held in session.buffers.values():
@@ -91,23 +90,26 @@ class Interpreter:
     def _run_commands(self, batch: RunningBatch) -> Iterator[None]:
         """Run commands, each timed; the time between two of them, microseconds, counts too."""
         session, message = batch.session, batch.message
-        stream, sequence, failures = message.stream, message.sequence, session.failures
+        sequence = message.sequence
         handlers, begin = self._commands.handlers, self._clock.begin
         for index, command in enumerate(message.commands):
             batch.command, batch.place = command, index
             try:
                 name = command[0]
-                handler = handlers[name]
+                count, handler = handlers[name]
             except (TypeError, LookupError):
                 self._fail(batch, index, _unknown(command, handlers))
                 continue
-            if failures and stream in failures and name not in _ALWAYS:
+            if session.failure is not None and name not in _ALWAYS and name != "load":
                 continue
             try:
                 if sequence <= session.cancel_through and name not in _ALWAYS:
                     raise RemoteError("cancelled by the client before it ran")
                 begin(batch)
-                paused = handler(batch, index, *command[1:])
+                fields = command[1:]
+                if len(fields) != count:
+                    raise ProtocolError(f"wrong number of fields in {name!r}")
+                paused = handler(batch, index, fields)
                 if paused is not None:
                     for _ in paused:
                         if self._gathers is not None:
@@ -116,9 +118,11 @@ class Interpreter:
             except ClientGoneError:
                 raise
             except Exception as error:
-                if isinstance(error, TypeError) and _wrong_arity(error):
-                    error = ProtocolError(f"wrong number of fields in {name!r}")
-                self._fail(batch, index, error)
+                if name == "load":
+                    # A kernel that does not build is the caller's to handle, and no other work's.
+                    batch.give(index, failure_to_wire(error, command, index))
+                else:
+                    self._fail(batch, index, error)
 
     def _hand_on(self, batch: RunningBatch, driver: BatchesCommands) -> None:
         """Start all of a batch on the device: when another one comes is unknown."""
@@ -131,19 +135,19 @@ class Interpreter:
             self._clock.rest()
 
     def _fail(self, batch: RunningBatch, index: int, error: Exception) -> None:
-        if batch.message.stream not in batch.session.failures:
+        if batch.session.failure is None:
             failure = failure_to_wire(error, batch.command, index)
             if batch.program is not None:
                 inner = place_in(batch.place)[1]
                 failure |= {"program": batch.program, "place": inner}
                 where = f"command {inner} of program {batch.program!r}: "
                 failure["command"] = where + failure["command"]
-            batch.session.failures[batch.message.stream] = failure
+            batch.session.failure = failure
         batch.leave()
 
     def _answer(self, batch: RunningBatch) -> None:
         session, message = batch.session, batch.message
-        if batch.timed and message.stream not in session.failures:
+        if batch.timed and session.failure is None:
             try:
                 batch.command, batch.place = "fence after a timed call", AFTER_ALL
                 self._clock.begin(batch)
@@ -157,9 +161,8 @@ class Interpreter:
         header: wire.Header = {"type": "done", "sequence": message.sequence}
         if batch.results:
             header["results"] = batch.results
-        failure = session.failures.get(message.stream)
-        if failure is not None:
-            header["error"] = failure
+        if session.failure is not None:
+            header["error"] = session.failure
         session.answered = message.sequence
         try:
             self._send(header, batch.inline)
@@ -167,16 +170,10 @@ class Interpreter:
             # Results that do not fit any header: the session continues without them.
             batch.command, batch.place = "the answer to a batch", AFTER_ALL
             self._fail(batch, len(message.commands), error)
-            header = {"type": "done", "sequence": message.sequence}
-            header["error"] = session.failures[message.stream]
-            self._send(header, [])
+            failed = {"type": "done", "sequence": message.sequence, "error": session.failure}
+            self._send(failed, [])
 
 
 def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:
     name = command[0] if isinstance(command, list) and command else command
     return ProtocolError(f"unknown command {str(name)[:60]!r}; known: {', '.join(handlers)}")
-
-
-def _wrong_arity(error: TypeError) -> bool:
-    trace = error.__traceback__
-    return trace is not None and trace.tb_next is None

@@ -1,8 +1,7 @@
-"""What a session brought by hash: Libraries, packed and built, and attached blobs."""
+"""What a session brought by hash: attached blobs, and Libraries built of them."""
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 from collections import OrderedDict
@@ -21,82 +20,31 @@ MAX_IDLE_BUILT: Final = 64
 class BuiltLibrary:
     """A Library built on the device, and the number of its handles."""
 
-    digest: str
     loaded: LoadedLibrary
     users: int = 0
 
 
 class LibraryStore:
-    """Packed Libraries by SHA-256, and the built ones.
+    """The Libraries built on one driver; a packed one has at most `library_bytes`.
 
-    It keeps at most `held_bytes` of packed ones, each of at most `library_bytes`. `allow_native`:
-    machine code may be loaded (``--allow-shared-libraries``).
+    `allow_native`: machine code may be loaded (``--allow-shared-libraries``).
     """
 
-    def __init__(self, *, held_bytes: int, library_bytes: int, allow_native: bool) -> None:
-        self._held_bytes = held_bytes
+    def __init__(self, driver: Driver, *, library_bytes: int, allow_native: bool) -> None:
+        self._driver = driver
         self._library_bytes = library_bytes
         self._allow_native = allow_native
-        self._held: OrderedDict[str, bytes] = OrderedDict()
         self._built: OrderedDict[str, BuiltLibrary] = OrderedDict()
 
-    def holds(self, digest: str) -> bool:
-        """Whether the packed Library is here and need not be sent."""
-        if digest in self._held:
-            self._held.move_to_end(digest)
-            return True
-        return digest in self._built
+    def load(self, digest: str, blobs: AttachedBlobs) -> BuiltLibrary:
+        """Build a Library that is attached, or return the one already built.
 
-    def receive(
-        self,
-        uploads: dict[str, bytearray],
-        digest: str,
-        total: int,
-        offset: int,
-        piece: memoryview,
-    ) -> bool:
-        """Take a piece of a packed Library; pieces come in order. True when it is complete.
-
-        `uploads` are the session's unfinished uploads, which end with it. The SHA-256 `digest` is
-        checked with the last piece. Raises ProtocolError if it is too long, a piece is out of
-        place, or the hash differs.
-        """
-        if not 0 < total <= self._library_bytes:
-            raise ProtocolError(
-                f"a Library of {total} bytes; this server takes at most {self._library_bytes}"
-            )
-        if offset == 0:
-            if digest not in uploads and len(uploads) >= 4:
-                raise ProtocolError("more than four Libraries are being uploaded at once")
-            uploads[digest] = bytearray()
-        upload = uploads.get(digest)
-        if upload is None or offset != len(upload) or offset + len(piece) > total:
-            uploads.pop(digest, None)
-            raise ProtocolError(
-                f"piece at {offset} of Library {digest[:12]} does not follow the one before"
-            )
-        upload += piece
-        if len(upload) < total:
-            return False
-        packed = bytes(uploads.pop(digest))
-        found = hashlib.sha256(packed).hexdigest()
-        if found != digest:
-            raise ProtocolError(f"Library announced as {digest[:12]} arrived as {found[:12]}")
-        self._keep(digest, packed)
-        return True
-
-    def load(self, driver: Driver, digest: str, attached: memoryview | None = None) -> BuiltLibrary:
-        """Build a held Library, or return the one already built.
-
-        `attached` is the packed Library if it came as a blob, whose hash was verified. Raises
-        CompileError if a module does not build, InputError if the Library is not held, or is
-        machine code that is not allowed.
+        Raises CompileError if a module does not build, InputError if it is not attached, too long,
+        or machine code that is not allowed.
         """
         built = self._built.get(digest)
         if built is None:
-            packed = self._held.get(digest, attached)
-            if packed is None:
-                raise InputError(f"Library {digest[:12]} is not held here: upload it first")
+            packed = blobs.view(digest)
             if len(packed) > self._library_bytes:
                 raise InputError(
                     f"a Library of {len(packed)} bytes; this server takes at most "
@@ -111,7 +59,8 @@ class LibraryStore:
                         "with all its rights; if its clients are trusted, start it with "
                         "--allow-shared-libraries"
                     )
-            built = self._built[digest] = BuiltLibrary(digest, LoadedLibrary(driver, library))
+            built = BuiltLibrary(LoadedLibrary(self._driver, library))
+            self._built[digest] = built
         self._built.move_to_end(digest)
         built.users += 1
         return built
@@ -132,21 +81,12 @@ class LibraryStore:
             built.loaded.close()
         self._built.clear()
 
-    def _keep(self, digest: str, packed: bytes) -> None:
-        self._held[digest] = packed
-        total = sum(map(len, self._held.values()))
-        while total > self._held_bytes and len(self._held) > 1:
-            total -= len(self._held.popitem(last=False)[1])
-
 
 class AttachedBlobs:
     """Read-only mappings of blobs by hash. All methods run on the device thread."""
 
     def __init__(self) -> None:
         self._views: dict[str, memoryview] = {}
-
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._views
 
     def __len__(self) -> int:
         return len(self._views)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tapml_rpc import wire
 from tapml_rpc.device.program_body import MAX_NAME_CHARACTERS, check_program
@@ -22,8 +22,9 @@ class Programs:
         self._commands = commands
         self._bounds = bounds
 
-    def record(self, batch: RunningBatch, index: Index, name: object, commands: object) -> None:
+    def record(self, batch: RunningBatch, index: Index, fields: list[Any]) -> None:
         """Keep a program; the names in its commands are resolved when they run."""
+        name, commands = fields
         programs, bounds = batch.session.programs, self._bounds
         body = check_program(name, commands, bounds.program_commands)
         if body.name in programs:
@@ -38,23 +39,17 @@ class Programs:
             )
         programs[body.name] = body
 
-    def forget(self, batch: RunningBatch, index: Index, name: object) -> None:
+    def forget(self, batch: RunningBatch, index: Index, fields: list[Any]) -> None:
         """Forget a program; a missing one is no error."""
-        called = wire.text(name, "program name", MAX_NAME_CHARACTERS)
+        called = wire.text(fields[0], "program name", MAX_NAME_CHARACTERS)
         if batch.session.programs.pop(called, None) is not None:
             bound = batch.session.bound
             for key in [key for key in bound if key[0] == called]:
                 del bound[key]
 
-    def execute(
-        self,
-        batch: RunningBatch,
-        index: int,
-        name: object,
-        arguments: object,
-        chunk_offset: object,
-    ) -> Iterator[None]:
+    def execute(self, batch: RunningBatch, index: int, fields: list[Any]) -> Iterator[None]:
         """Run a program; yields while a read of it waits for the client's credit."""
+        name, arguments, chunk_offset = fields
         session, message = batch.session, batch.message
         called = wire.text(name, "program name", MAX_NAME_CHARACTERS)
         body = session.programs.get(called)
@@ -76,10 +71,7 @@ class Programs:
             if body.bindable[place]:
                 self._commands.calls.run(batch, (called, place), command)
                 continue
-            handler = handlers.get(command[0])
-            if handler is None:
-                raise ProtocolError(f"this server has no command {command[0]!r}")
-            paused = handler(batch, [index, place], *command[1:])
+            paused = handlers[command[0]][1](batch, [index, place], command[1:])
             if paused is not None:
                 yield from paused
         batch.leave()

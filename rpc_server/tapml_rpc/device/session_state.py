@@ -1,4 +1,4 @@
-"""What a worker holds for its client: handles, streams, credit, the batch that runs."""
+"""What a worker holds for its client: handles, credit, the batch that runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class Message:
     """A received batch."""
 
     sequence: int
-    stream: int
     commands: list[Any]
     chunk: memoryview
 
@@ -56,8 +55,8 @@ class ServerSession:
     """One client's state. Everything but `cancel_through` belongs to the device thread.
 
     Batches up to `cancel_through` are not to be run. The client is ready to take `download_credit`
-    chunk bytes. `failures` are the first errors of poisoned streams, in wire form. `spare` are
-    freed buffers by size: a test that allocates the same tensors again gets the same memory, which
+    chunk bytes. `failure` is the first error since the last reset, in wire form. `spare` are freed
+    buffers by size: a test that allocates the same tensors again gets the same memory, which
     saves the driver's work and keeps prepared calls valid. `bound` are calls of programs, by name
     and place. While `releases` of buffers and Libraries is unchanged, none of them has lost one.
     """
@@ -68,8 +67,7 @@ class ServerSession:
     bound: dict[tuple[str, int], BoundCall] = field(default_factory=dict)
     programs: dict[str, ProgramBody] = field(default_factory=dict)
     releases: int = 0
-    uploads: dict[str, bytearray] = field(default_factory=dict)
-    failures: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failure: dict[str, Any] | None = None
     queue: deque[Message] = field(default_factory=deque)
     job: Iterator[None] | None = None
     spare: dict[int, deque[Buffer]] = field(default_factory=dict)

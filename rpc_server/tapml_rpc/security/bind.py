@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from tapml_targets.errors import InputError, SetupError
@@ -36,7 +36,12 @@ def check_bind(
     InputError for a malformed address or an unknown name, SetupError if it is not on loopback
     and there is no secret, or the secret would travel unencrypted.
     """
-    scheme, host, port = _split(address, schemes)
+    parts = split_address(address, schemes)
+    if parts is None:
+        raise InputError(
+            f"expected an address to listen on such as {schemes[0]}://127.0.0.1:0, got {address!r}"
+        )
+    scheme, host, port = parts
     number = _numeric(host, port, resolve)
     if number is not None and is_loopback(number):
         return number, port
@@ -82,23 +87,18 @@ def reachable(address: str, host: str) -> str:
     return parts._replace(netloc=f"{bracketed(host)}:{parts.port}").geturl()
 
 
-def _split(address: str, schemes: Sequence[str]) -> tuple[str, str, int]:
+def split_address(address: str, schemes: Sequence[str]) -> tuple[str, str, int] | None:
+    """Scheme, host and port of ``SCHEME://HOST:PORT``; None for any other text or scheme."""
     try:
         parts = urlsplit(address)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
-        scheme, host, port = "", None, None
-    # urlsplit is generous: an address to listen on has no users, paths or spaces.
-    if (
-        scheme not in schemes
-        or not host
-        or port is None
-        or address.lower() != f"{scheme}://{bracketed(host)}:{port}"
-    ):
-        raise InputError(
-            f"expected an address to listen on such as {schemes[0]}://127.0.0.1:0, got {address!r}"
-        )
-    return scheme, host, port
+        return None
+    # urlsplit is generous: an address has no users, paths or spaces.
+    if scheme not in schemes or not host or port is None or not address.isprintable():
+        return None
+    whole = f"{scheme}://{bracketed(host)}:{port}"
+    return (scheme, host, port) if address.lower() == whole else None
 
 
 def _numeric(host: str, port: int, resolve: Resolve) -> str | None:
@@ -121,24 +121,11 @@ _FOR_KEYS: Final = ("clients",)
 _FOR_WEBSOCKET: Final = ("tokens", "certificate", "certificate_key", "origins")
 
 
-class ListenerOptions(Protocol):
-    """The common options of a server and a tracker."""
+def check_effects(options: Any) -> None:
+    """Raise InputError for options about keys and WebSockets without keys and WebSockets.
 
-    @property
-    def key(self) -> str:
-        """The ``.secret`` file; empty for none."""
-
-    @property
-    def clients(self) -> str:
-        """File with the keys that are admitted; empty for the user's own."""
-
-    @property
-    def websocket(self) -> str:
-        """Address to listen on; empty for none."""
-
-
-def check_effects(options: ListenerOptions) -> None:
-    """Raise InputError for options about keys and WebSockets without keys and WebSockets."""
+    `options` are those of a server or of a tracker.
+    """
     without_key = [] if options.key else _given(options, _FOR_KEYS)
     if without_key:
         raise InputError(
@@ -155,7 +142,7 @@ def check_effects(options: ListenerOptions) -> None:
         )
 
 
-def _given(options: ListenerOptions, names: tuple[str, ...]) -> list[str]:
+def _given(options: object, names: tuple[str, ...]) -> list[str]:
     return [
         "--origin" if name == "origins" else f"--{name.replace('_', '-')}"
         for name in names

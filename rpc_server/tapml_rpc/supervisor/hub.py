@@ -8,9 +8,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.blobs.messages import BlobRequests
+from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES
 from tapml_rpc.failures import failure_from_wire, lost_session
 from tapml_rpc.security.keys import is_key
@@ -19,37 +22,40 @@ from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.relay import Company, Relay
 from tapml_rpc.supervisor.relayed import Channel
 from tapml_rpc.supervisor.worker_process import WorkerPool
-from tapml_rpc.welcome import FEATURES, Bounds
+from tapml_rpc.welcome import Bounds
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.installed import package_version
 
 if TYPE_CHECKING:
-    from tapml_rpc.blobs.store import BlobStore
     from tapml_rpc.tracker.lent import HeldLease
 
+# Kept by hash in any case: Libraries take no other way.
+_LIBRARIES_BYTES: Final = 64 << 20
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
 _PAST_SESSIONS: Final = 64
 
 
 class Hub:
-    """The supervisor's state. `hello`, `relay` and `count` may be called from any thread.
+    """The supervisor's state. `hello` and `count` may be called from any thread.
 
-    Without `blobs` nothing is kept by hash. `epoch` is random and identifies this supervisor's
-    lifetime. `standing` decides whether admitted clients may stay; the fronts add their lists to
-    it.
+    `epoch` is random and identifies this supervisor's lifetime. `standing` decides whether admitted
+    clients may stay; the fronts add their lists to it. Raises SetupError if the folder for blobs
+    cannot be used.
     """
 
-    def __init__(
-        self, device: DeviceDescription, options: SupervisorOptions, blobs: BlobStore | None = None
-    ) -> None:
+    def __init__(self, device: DeviceDescription, options: SupervisorOptions) -> None:
         self.device = device
         self.options = options
-        self.blobs = blobs
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
         self.bounds = Bounds()
+        folder = Path(options.blob_folder).expanduser() if options.blob_folder else None
+        blob_bytes = max(options.blob_bytes, _LIBRARIES_BYTES)
+        self.blobs = BlobStore(blob_bytes, options.blob_disk_bytes, folder)
+        # One session must not take everybody's share, but may bring any one Library.
+        self._blob_bound = max(blob_bytes // 2, min(blob_bytes, self.bounds.library_bytes))
         if options.session_bytes > 0:
             self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
         self._device = to_plain(device)
@@ -105,7 +111,9 @@ class Hub:
                 kernel_deadline=deadline,
                 silence_seconds=self.options.silence_seconds,
                 download_credit=min(window, self.bounds.download_window),
-                blobs=self._requests(identity),
+                blobs=BlobRequests(
+                    self.blobs, identity, min(self.bounds.session_bytes, self._blob_bound)
+                ),
                 lease=lease,
                 company=self._company,
                 on_end=self._forget,
@@ -114,7 +122,7 @@ class Hub:
         return relay, {
             "type": "welcome",
             "version": wire.VERSION,
-            "features": [*FEATURES, *(["blobs"] if self.blobs is not None else [])],
+            "features": [wire.BLOBS] if self.options.blob_bytes else [],
             "server": f"tapml {package_version('tapml') or 'from source'}",
             "device": self._device,
             "bounds": self.bounds.to_wire(),
@@ -128,17 +136,10 @@ class Hub:
         """Start the next worker: the next client finds the device open."""
         self._pool.prepare()
 
-    def relay(self, token: bytes) -> Relay:
-        """The session of a token; raises DeviceLostError if it has ended or never was."""
-        found = self._relays.get(token)
-        if found is None:
-            raise self.lost(token)
-        return found
-
-    def lost(self, token: bytes, identity: str | None = None) -> DeviceLostError:
+    def lost(self, token: bytes, identity: str) -> DeviceLostError:
         """The error for a session that has ended; its reason only for its own identity."""
         owner, why, told = self._past.get(token, ("", "", None))
-        if identity not in (None, owner):
+        if identity != owner:
             return lost_session()
         # Messages that crossed the report of a loss get the same answer.
         error = failure_from_wire(told) if told else None
@@ -175,15 +176,13 @@ class Hub:
         """What the device is doing and keeps, for a tracker."""
         load: wire.Header = {}
         self.count(load)
-        if self.blobs is not None:
-            kept = self.blobs.statistics()
-            load |= {
-                "blobs": kept.blobs,
-                "blob_bytes": kept.memory_bytes,
-                "blobs_received": kept.received,
-                "blobs_attached": kept.attached,
-            }
-        return load
+        kept = self.blobs.statistics()
+        return load | {
+            "blobs": kept.blobs,
+            "blob_bytes": kept.memory_bytes,
+            "blobs_received": kept.received,
+            "blobs_attached": kept.attached,
+        }
 
     def count(self, pong: wire.Header) -> None:
         """Add the totals of all sessions to a pong."""
@@ -195,20 +194,10 @@ class Hub:
         """End the spare worker; the fronts have ended their sessions."""
         self.standing.close()
         self._pool.close()
-        if self.blobs is not None:
-            self.blobs.close()
+        self.blobs.close()
 
     def _identities(self) -> list[tuple[str, Callable[[str], None]]]:
         return [(relay.identity, relay.revoke) for relay in list(self._relays.values())]
-
-    def _requests(self, identity: str) -> Any:
-        if self.blobs is None:
-            return None
-        from tapml_rpc.blobs.messages import BlobRequests
-
-        # One session must not take everybody's share.
-        bound = min(self.bounds.session_bytes, self.options.blob_bytes // 2)
-        return BlobRequests(self.blobs, identity, bound)
 
     def _lease_of(self, header: wire.Header, identity: str) -> str:
         """The lease of a client; raises SetupError if the device is lent to another key.

@@ -30,7 +30,7 @@ class SupervisorOptions:
     Port 0 takes a free one. `session_bytes` 0 is the default bound. Without `key` it serves on
     loopback only. `clients` and `tokens` default to the user's own files, the certificate of
     ``wss://`` to one that is made here. `origins` are pages that may connect beside those of this
-    machine. `blob_bytes` is memory for what is kept by hash; 0 keeps nothing. `through_tracker`
+    machine. `blob_bytes` is memory for what is kept by hash; 0 keeps no weights. `through_tracker`
     says that clients cannot reach this machine directly.
     """
 
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "of weights and Libraries by their hash, so that a client sends them once"
     declare = declaring(parser.add_argument_group("cache", text), default)
     most = f"{MOST_BLOB_BYTES >> 30}G"
-    text = f"memory for it, 512M or 2G; 0 for none (default: a quarter of all, at most {most})"
+    text = f"memory for it, 512M or 2G; 0 keeps no weights (default: a quarter, at most {most})"
     declare("--blob-bytes", "BYTES", text, type=byte_count, default=None)
     declare("--blob-folder", "FOLDER", "keep it on disk too, across restarts")
     text = f"most of it there (default: {BLOB_DISK_BYTES >> 30}G)"

@@ -237,8 +237,11 @@ class Pipe:
         return Frame(packed, beside, start, nbytes)
 
     def close(self) -> None:
-        """Close the socket, and unused descriptors that came over it."""
+        """Close the socket, and unused descriptors that came over it; release its memory."""
         self._socket.close()
+        # Now: a session's objects refer to each other, and are collected only later.
+        self._buffer = memoryview(b"")
+        self._unsent, self._received = bytearray(), bytearray()
         while self.descriptors:
             os.close(self.descriptors.popleft())
         while self._unsent_descriptors:

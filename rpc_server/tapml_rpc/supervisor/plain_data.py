@@ -122,6 +122,7 @@ class DataListener:
     def _forget(self, newcomer: _Newcomer) -> None:
         del self._newcomers[newcomer]
         self._forwarder.forget(newcomer.connection)
+        newcomer.forget()
 
 
 class _ClaimedError(Exception):
@@ -172,6 +173,10 @@ class _Newcomer:
             self.deadline = math.inf
         elif not halfway:
             self.deadline = time.monotonic() + HALF_SECONDS
+
+    def forget(self) -> None:
+        """Release what has been read of it."""
+        self._incoming.forget()
 
     def _take(self) -> None:
         message = self._incoming.next()

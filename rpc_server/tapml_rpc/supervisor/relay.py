@@ -179,7 +179,7 @@ class Relay:
         kernel_deadline: float,
         silence_seconds: float,
         download_credit: int,
-        blobs: BlobRequests | None,
+        blobs: BlobRequests,
         lease: str,
         company: Company,
         on_end: Callable[[Relay], None],
@@ -252,7 +252,7 @@ class Relay:
             self._relayed.forward(packed)
         elif kind == "goodbye":
             self.end("closed by the client")
-        elif kind == "blob" and self._blobs is not None:
+        elif kind == "blob":
             self._hand_over(*self._blobs.handle(header, chunk))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
@@ -299,7 +299,7 @@ class Relay:
         if self._served is not None and self._served.gone():
             self.give_up("its data connection is gone")
             return
-        for reply, attachment in self._blobs.due() if self._blobs is not None else ():
+        for reply, attachment in self._blobs.due():
             self._hand_over(reply, attachment)
         running = self._worker.board.running()
         messages, self._seen = self._seen, self._worker.board.messages
@@ -345,8 +345,7 @@ class Relay:
             return
         self.ended = why
         self._company.leave(self.token)
-        if self._blobs is not None:
-            self._blobs.close()
+        self._blobs.close()
         if kill:
             self._worker.kill()
         # Off the list first: another front's thread may be reading every session's memory.
@@ -415,7 +414,7 @@ class Relay:
         if frame.start != NOWHERE:
             chunk = down.view(frame.start, frame.nbytes)
         try:
-            if self._blobs is None or header.get("type") != "blob":
+            if header.get("type") != "blob":
                 raise ProtocolError(f"unknown message type {str(header.get('type'))[:60]!r}")
             self._hand_over(*self._blobs.handle(header, chunk))
         except TapmlError as error:

@@ -64,7 +64,6 @@ class Window:
         """Check a batch; its sequence. Raises ProtocolError, out of bounds or order."""
         bounds = self._bounds
         sequence = wire.integer(header.get("sequence"), "sequence")
-        wire.integer(header.get("stream", 0), "stream", bounds.streams - 1)
         wire.array(header.get("commands"), "commands", bounds.commands)
         if sequence <= self._last:
             raise ProtocolError(

@@ -23,14 +23,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.memory import keep_freed_memory
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, reachable
 from tapml_rpc.security.standing import listed_key
-from tapml_rpc.stopping import StopRequest
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
+from tapml_rpc.waking import StopRequest
 from tapml_targets.description import to_plain
 from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.limit_profiles import narrowed
@@ -93,7 +92,7 @@ def serve(options: SupervisorOptions) -> int:
     keep_freed_memory()
     stopping = StopRequest()
     with ExitStack() as stack:
-        hub = Hub(device, options, _blobs(options))
+        hub = Hub(device, options)
         stack.callback(hub.close)
         hub.start()
         front = _zmq_front(hub, host, port, curve) if _has_zmq() else None
@@ -114,8 +113,10 @@ def serve(options: SupervisorOptions) -> int:
             line |= {"websocket": pages.address, **secrets}
         if options.tracker:
             stack.enter_context(_registration(hub, options, _reached(options, front, pages), line))
-        # What start-up made stays: the garbage collector need not visit it again.
+        # What start-up made stays: the garbage collector need not visit it again, nor wait until
+        # sessions have left a quarter as much behind.
         gc.freeze()
+        gc.collect()
         announce(line)
         if sys.stderr.isatty():
             for text in how_to_reach(line, socket.gethostname()):
@@ -174,12 +175,6 @@ def _curve(options: SupervisorOptions) -> ServerCurve | None:
     from tapml_rpc.security.curve import ServerCurve
 
     return ServerCurve.from_files(Path(options.key).expanduser(), _path(options.clients))
-
-
-def _blobs(options: SupervisorOptions) -> BlobStore | None:
-    if not options.blob_bytes:
-        return None
-    return BlobStore(options.blob_bytes, options.blob_disk_bytes, _path(options.blob_folder))
 
 
 def _websocket(hub: Hub, options: SupervisorOptions) -> tuple[WebSocketFront, dict[str, str]]:

@@ -19,6 +19,7 @@ from tapml_rpc import wire
 from tapml_rpc.device.commands import PIECE_BYTES, PieceMemory
 from tapml_rpc.device.interpreter import ClientGoneError
 from tapml_rpc.failures import check_epoch, error_reply, show_fault
+from tapml_rpc.flow import send_parts
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import Pipe
 from tapml_rpc.supervisor.relayed import Received, Window
@@ -28,8 +29,6 @@ from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
 from tapml_targets.errors import ProtocolError, TapmlError
 
-# Systems take 1024 at once; a batch may have thousands of small reads.
-_MOST_PARTS: Final = 64
 # Refusals that a client does not take.
 _MOST_REPLY_BYTES: Final = 4 << 20
 # Longer chunks get memory that was used before, in steps of that size.
@@ -253,19 +252,14 @@ class SocketChannel(PieceMemory):
             if self._socket.send(command) < len(command):
                 raise EndedError("it takes none of its answers")
 
-    def _send_all(self, parts: list[memoryview | bytes]) -> None:
+    def _send_all(self, parts: list[memoryview]) -> None:
         while parts:
             try:
-                sent = self._socket.sendmsg(parts[:_MOST_PARTS])
-            except (BlockingIOError, InterruptedError):
-                self._wait()
-                continue
+                sent = send_parts(self._socket, parts)
             except OSError as error:
                 raise ClientGoneError(str(error)) from None
-            while parts and sent >= len(parts[0]):
-                sent -= len(parts.pop(0))
-            if sent:
-                parts[0] = memoryview(parts[0])[sent:]
+            if not sent:
+                self._wait()
 
     def _wait(self) -> None:
         """Wait until the client takes something: this is not the device's time."""

@@ -11,18 +11,16 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from selectors import EVENT_READ
 from typing import Final
 
 from websockets.http11 import Request
 
 from tapml_rpc import wire
-from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
+from tapml_rpc.failures import error_reply, failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.bind import bracketed
+from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.relay import Relay
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Guard
 from tapml_rpc.websocket.connection import (
@@ -34,7 +32,7 @@ from tapml_rpc.websocket.connection import (
     ServerConnection,
 )
 from tapml_rpc.websocket.server import PendingUpgrade, WebSocketServer, listen
-from tapml_targets.errors import DeviceLostError, ProtocolError
+from tapml_targets.errors import ProtocolError
 
 HELLO_SECONDS: Final = 10.0
 STALL_SECONDS: Final = 60.0
@@ -47,14 +45,8 @@ _STEP_SECONDS: Final = 0.05
 _END_SECONDS: Final = 5.0
 
 
-class _Client:
-    """The :class:`tapml_rpc.supervisor.relayed.Channel` of a client, and its session.
-
-    `data` is None until the client has opened it. `descriptor` is what the relay was watched by.
-    """
-
-    relay: Relay
-    descriptor: int
+class _Client(Client):
+    """A client on its two WebSockets."""
 
     def __init__(self, control: ServerConnection) -> None:
         self.control = control
@@ -112,27 +104,23 @@ class _Connection:
                 return
             if header.get("session") != self.client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
-            reply = self.client.relay.control(header)
+            reply = self._front.clients.control(self.client, header)
+            if reply is not None:
+                self.peer.put(frames.head(reply, 0))
         except Exception as error:
             show_fault(error)
             self.peer.put(_message({"type": "refused", "error": failure_to_wire(error)}))
             if self.client is None:
                 self.peer.close(REFUSED, str(error))
-            return
-        if reply is not None:
-            self._front.hub.count(reply)
-            self.peer.put(_message(reply))
-        self._front.settle(self.client)
 
     def _hear_data(self, message: memoryview | None) -> None:
         header: wire.Header | None = None
         try:
             packed, chunk = _split(message)
             header = wire.unpack(packed)
-            # Checked first: a restarted server knows no session of its last lifetime.
-            check_epoch(header, self._front.hub.epoch)
             if self.client is None:
-                self.client = self._front.claim(header, self)
+                self.client = self._front.clients.claim(header, self.identity, self.peer)
+                self._front.waiting.pop(self, None)
             elif wire.octets(header.get("session"), "session", 64) != self.client.relay.token:
                 raise ProtocolError("this connection belongs to another session")
             self.client.relay.accept(header, bytes(packed), chunk)
@@ -142,12 +130,12 @@ class _Connection:
             if self.client is None or message is None:
                 self.peer.close(UNSUPPORTED if message is None else REFUSED, str(error))
         if self.client is not None:
-            self._front.settle(self.client)
+            self._front.clients.settle(self.client)
 
     def _ended(self, why: str) -> None:
         self._front.waiting.pop(self, None)
         if self.client is not None:
-            self._front.drop(self.client, f"its {self.what} connection is gone")
+            self._front.clients.drop(self.client, f"its {self.what} connection is gone")
 
 
 class WebSocketFront(WebSocketServer):
@@ -183,7 +171,7 @@ class WebSocketFront(WebSocketServer):
         # Connections that have not said whose they are, oldest first.
         self.waiting: dict[_Connection, None] = {}
         self._stall_seconds = stall_seconds
-        self._clients: dict[bytes, _Client] = {}
+        self.clients: Clients[_Client] = Clients(hub, self.forwarder, self._over)
         scheme = "wss" if ssl_context else "ws"
         self.address = f"{scheme}://{bracketed(host)}:{listener.getsockname()[1]}"
         self.serve(listener, ssl_context)
@@ -218,48 +206,10 @@ class WebSocketFront(WebSocketServer):
     def greet(self, hello: wire.Header, control: _Connection) -> _Client:
         """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
         client = _Client(control.peer)
-        client.relay, welcome = self.hub.hello(hello, client, control.identity)
+        data_address = self.address + frames.DATA_PATH
+        self.clients.greet(hello, client, control.identity, data_address)
         self.waiting.pop(control, None)
-        self._clients[client.relay.token] = client
-        client.descriptor = client.relay.fileno()
-        self.forwarder.rewatch(client.descriptor, EVENT_READ, lambda _: self._readable(client))
-        welcome["data_address"] = self.address + frames.DATA_PATH
-        if not control.peer.put(_message(welcome)):
-            self.drop(client, "its connection is gone")
-        self.hub.refill()
         return client
-
-    def claim(self, header: wire.Header, data: _Connection) -> _Client:
-        """The client of the data connection that begins with this message.
-
-        Raises DeviceLostError if there is no such session or it is another client's, ProtocolError
-        if it has its data connection already.
-        """
-        token = wire.octets(header.get("session"), "session", 64)
-        client = self._clients.get(token)
-        if client is None or client.relay.identity != data.identity:
-            self.hub.relay(token)
-            raise DeviceLostError("the session is another client's, or of another binding")
-        if client.data is not None:
-            raise ProtocolError("this session's data comes over another connection")
-        self.waiting.pop(data, None)
-        client.data = data.peer
-        return client
-
-    def settle(self, client: _Client) -> None:
-        """Forget a session that has ended."""
-        if client.relay.ended:
-            self.drop(client, client.relay.ended)
-
-    def drop(self, client: _Client, why: str, code: int = NORMAL) -> None:
-        """End a client's session and its connections; later calls do nothing."""
-        if self._clients.pop(client.relay.token, None) is None:
-            return
-        why = client.relay.ended or why
-        self.forwarder.forget(client.descriptor)
-        client.relay.give_up(why)
-        for peer in filter(None, (client.control, client.data)):
-            peer.close(code, why)
 
     def look(self, now: float) -> None:
         """Check timeouts."""
@@ -267,16 +217,15 @@ class WebSocketFront(WebSocketServer):
         for connection in [each for each in self.waiting if now > each.deadline]:
             first = "hello" if connection.what == "control" else "message"
             connection.peer.close(REFUSED, f"no {first} within {HELLO_SECONDS:g} s")
-        for client in list(self._clients.values()):
-            client.relay.guarded(partial(client.relay.check, now))
+        self.clients.check(now)
+        for client in self.clients:
             stalled = client.stalled_seconds(now)
             if stalled > self._stall_seconds:
-                self.drop(client, f"it has taken none of its data for {stalled:.0f} s")
-            self.settle(client)
+                self.clients.drop(client, f"it has taken none of its data for {stalled:.0f} s")
 
-    def _readable(self, client: _Client) -> None:
-        client.relay.guarded(client.relay.readable)
-        self.settle(client)
+    def _over(self, client: _Client, why: str) -> None:
+        for peer in filter(None, (client.control, client.data)):
+            peer.close(GOING_AWAY if self._stop.is_set() else NORMAL, why)
 
     def _run(self) -> None:
         next_look = 0.0
@@ -289,8 +238,8 @@ class WebSocketFront(WebSocketServer):
             return self._stop.is_set()
 
         self.forwarder.run(ended, _STEP_SECONDS)
-        for client in list(self._clients.values()):
-            self.drop(client, "the server ends", GOING_AWAY)
+        for client in self.clients:
+            self.clients.drop(client, "the server ends")
         super().close("the server ends")
         self.forwarder.close()
 

@@ -100,18 +100,16 @@ class Worker:
             )
             messages.clear()
         libraries = LibraryStore(
-            held_bytes=bounds.held_library_bytes,
-            library_bytes=bounds.library_bytes,
-            allow_native=self._allow_native,
+            self._driver, library_bytes=bounds.library_bytes, allow_native=self._allow_native
         )
         interpreter = Interpreter(
             self._driver,
             libraries,
+            self._blobs,
             bounds,
             self._send,
             clock=BoardClock(self._board),
             pieces=self._channel,
-            blobs=self._blobs,
         )
         try:
             for message in chain(messages, iter(self._channel.next, None)):
@@ -137,7 +135,6 @@ class Worker:
             session.queue.append(
                 Message(
                     wire.integer(header.get("sequence"), "sequence"),
-                    wire.integer(header.get("stream", 0), "stream", bounds.streams - 1),
                     wire.array(header.get("commands"), "commands", bounds.commands),
                     message.chunk,
                 )

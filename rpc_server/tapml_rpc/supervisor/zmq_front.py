@@ -9,29 +9,27 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from selectors import EVENT_READ
 from typing import Final
 
 import zmq
 
 from tapml_rpc import wire
-from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, show_fault
+from tapml_rpc.failures import error_reply, failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.curve import Authenticator, ServerCurve
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
+from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.plain_data import DataListener
-from tapml_rpc.supervisor.relay import Relay
 from tapml_rpc.zeromq.router import (
     GONE,
     RouterBounds,
     RouterEnd,
     RouterService,
     Socket,
-    ZmqChannel,
     check_chunk,
     unpack_control,
 )
@@ -46,6 +44,32 @@ def _port_advice(error: OSError | zmq.ZMQError) -> str:
     if error.errno not in (zmq.EADDRINUSE, errno.EADDRINUSE):
         return ""
     return "; another server listens there: end it, or give another port (0 takes a free one)"
+
+
+class _Client(Client):
+    """A client on the two sockets; a plain data connection is its worker's."""
+
+    def __init__(self, control: RouterEnd) -> None:
+        self.control = control
+        self.data: RouterEnd | socket.socket | None = None
+
+    def send_control(self, packed: bytes) -> bool:
+        """Send a packed header on the control connection."""
+        return self.control.send(packed)
+
+    def send_data(
+        self,
+        packed: bytes,
+        parts: Sequence[memoryview | bytes],
+        sent: Callable[[], None] | None = None,
+    ) -> bool:
+        """Send a packed header and its chunk on the data connection."""
+        return isinstance(self.data, RouterEnd) and self.data.send(packed, parts, sent)
+
+    def settle(self) -> None:
+        """Report payloads that have left."""
+        if isinstance(self.data, RouterEnd):
+            self.data.settle()
 
 
 class ZmqFront:
@@ -69,8 +93,9 @@ class ZmqFront:
         self._context.setsockopt(zmq.IPV6, int("[" in control_address))
         self._authenticator = None if curve is None else Authenticator(self._context, curve.clients)
         self._forwarder = Forwarder()
-        self._relays: dict[bytes, tuple[Relay, ZmqChannel]] = {}
-        self._watched: dict[int, Relay] = {}
+        self._clients: Clients[_Client] = Clients(
+            hub, self._forwarder, lambda client, why: client.settle()
+        )
         router = partial(
             RouterService,
             self._forwarder,
@@ -122,32 +147,17 @@ class ZmqFront:
 
     def close(self) -> None:
         """End every session and both sockets."""
-        for relay, channel in list(self._relays.values()):
-            relay.give_up("the server ends", kill=True)
-            channel.settle()
-        self._relays.clear()
+        for client in self._clients:
+            self._clients.drop(client, "the server ends", kill=True)
         self._data.close()
         self._control.close()
         self._end_context(linger=200)
-
-    def _settle(self, relay: Relay) -> None:
-        """Forget a session that has ended."""
-        if not relay.ended or self._relays.pop(relay.token, None) is None:
-            return
-        for descriptor, watched in list(self._watched.items()):
-            if watched is relay:
-                del self._watched[descriptor]
-                self._forwarder.forget(descriptor)
 
     def _end_context(self, linger: int) -> None:
         self._forwarder.close()
         if self._authenticator is not None:
             self._authenticator.close()
         self._context.destroy(linger=linger)
-
-    def _readable(self, relay: Relay, events: int) -> None:
-        relay.guarded(relay.readable)
-        self._settle(relay)
 
     def _take_control(self, end: RouterEnd, who: str, packed: bytes, chunk: memoryview) -> None:
         if chunk:
@@ -160,12 +170,9 @@ class ZmqFront:
             raise SetupError(
                 "this is a device's own server, not a tracker: give its address to --device"
             )
-        relay, _ = self._find(header, who)
-        reply = relay.control(header)
+        reply = self._clients.control(self._clients.find(header, who), header)
         if reply is not None:
-            self._hub.count(reply)
-            end.send(wire.pack(reply))
-        self._settle(relay)
+            end.send(reply)
 
     def _refuse(self, end: RouterEnd, error: Exception) -> None:
         """Report to a peer what was wrong with a control message."""
@@ -177,11 +184,11 @@ class ZmqFront:
         header = wire.unpack(packed)
         try:
             check_chunk(chunk)
-            relay, channel = self._claim(header, who, end)
+            client = self._clients.claim(header, who, end)
             # Room in the ring comes before the messages that need it.
-            channel.settle()
-            relay.accept(header, packed, chunk)
-            self._settle(relay)
+            client.settle()
+            client.relay.accept(header, packed, chunk)
+            self._clients.settle(client)
         except Exception as error:
             self._refuse_data(end, error, header)
 
@@ -195,71 +202,39 @@ class ZmqFront:
 
     def _claim_plain(self, header: wire.Header, connection: socket.socket, received: bytes) -> None:
         """Give a plain data connection to its session's worker."""
-        relay, _ = self._claim(header, LOOPBACK_IDENTITY, connection)
-        relay.connect(connection, received)
-        self._settle(relay)
-
-    def _claim(
-        self, header: wire.Header, who: str, end: RouterEnd | socket.socket
-    ) -> tuple[Relay, ZmqChannel]:
-        """The session that a data message is for; `end` becomes its data connection."""
-        # Checked first: a restarted server knows no session of its last lifetime.
-        check_epoch(header, self._hub.epoch)
-        relay, channel = self._find(header, who)
-        if channel.data is None:
-            channel.data = end
-        elif channel.data != end:
-            raise ProtocolError("this session's data comes over another connection")
-        return relay, channel
+        client = self._clients.claim(header, LOOPBACK_IDENTITY, connection)
+        client.relay.connect(connection, received)
+        self._clients.settle(client)
 
     def _data_gone(self, why: str, end: RouterEnd) -> None:
-        for relay, channel in list(self._relays.values()):
-            if channel.data == end:
-                relay.give_up(why)
-                self._settle(relay)
+        for client in self._clients:
+            if client.data == end:
+                self._clients.drop(client, why)
 
     def _end_of(self, why: str, end: RouterEnd) -> None:
         """End the session of a control connection."""
-        for relay, channel in list(self._relays.values()):
-            if channel.control == end:
-                relay.end(why)
-                self._settle(relay)
+        for client in self._clients:
+            if client.control == end:
+                client.relay.end(why)
+                self._clients.settle(client)
 
     def _hello(self, end: RouterEnd, who: str, header: wire.Header) -> None:
         # A connection has one session: no client can fill the server from a single one.
         self._end_of("its client began another on the same connection", end)
-        channel = ZmqChannel(end)
         self._make_room()
-        relay, welcome = self._hub.hello(header, channel, who)
-        welcome["data_address"] = self.data_address
-        self._relays[relay.token] = relay, channel
-        self._watched[relay.fileno()] = relay
-        # A session that has ended and was not settled yet may have had the number.
-        self._forwarder.rewatch(relay.fileno(), EVENT_READ, partial(self._readable, relay))
-        if not channel.send_control(wire.pack(welcome)):
-            relay.end("its connection is gone")
-            self._settle(relay)
-        self._hub.refill()
+        self._clients.greet(header, _Client(end), who, self.data_address)
 
     def _make_room(self) -> None:
         if self._hub.load()["sessions"] < self._hub.bounds.sessions:
             return
-        for relay, channel in list(self._relays.values()):
-            if not channel.send_control(wire.pack({"type": "probe"})):
-                relay.end("its connection is gone")
-                self._settle(relay)
-
-    def _find(self, header: wire.Header, who: str) -> tuple[Relay, ZmqChannel]:
-        token = wire.octets(header.get("session"), "session", 64)
-        found = self._relays.get(token)
-        if found is None or found[0].identity != who:
-            raise self._hub.lost(token, who)
-        return found
+        for client in self._clients:
+            if not client.send_control(wire.pack({"type": "probe"})):
+                client.relay.end("its connection is gone")
+                self._clients.settle(client)
 
     def _check(self, now: float) -> None:
         self._data.check(now)
         self._control.check(now)
-        for relay, channel in list(self._relays.values()):
-            channel.settle()
-            relay.guarded(partial(relay.check, now))
-            self._settle(relay)
+        for client in self._clients:
+            client.settle()
+        self._clients.check(now)

@@ -2,7 +2,7 @@
 
 ``/tracker`` takes the messages that the ROUTER socket takes. ``/control`` and ``/data`` are a lent
 device's two connections; on ``/leg`` the device connects for a client that waits. They are
-WebSockets, or on the relay's own port tunnels (:mod:`tapml_rpc.relay.tunnel`). ``/`` is the page
+WebSockets, or on the relay's own port tunnels (:mod:`tapml_rpc.tunnel`). ``/`` is the page
 that makes a browser a device. Everything runs on the tracker's thread, and nothing waits.
 """
 
@@ -21,11 +21,11 @@ from websockets.http11 import Request, Response
 
 from tapml_rpc import wire
 from tapml_rpc.flow import Endpoint, Forwarder
-from tapml_rpc.relay.tunnel import PROTOCOL
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.tracker.records import LEG_PATH, MAX_MESSAGE_BYTES, TRACKER_PATH, WEBSOCKET, Sender
 from tapml_rpc.tracker.switchboard import Dial, Refusal, Switchboard
 from tapml_rpc.tracker.web_page import page_response
+from tapml_rpc.tunnel import PROTOCOL
 from tapml_rpc.websocket import admission, frames
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Listening, given_token
 from tapml_rpc.websocket.connection import NORMAL, UNSUPPORTED, ServerConnection

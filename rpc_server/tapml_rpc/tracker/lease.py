@@ -10,10 +10,10 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
-from tapml_rpc.relay.tunnel import RelayAddress, leads_to_websocket, without_secret
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import Connection, is_websocket
 from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, printable
+from tapml_rpc.tunnel import RelayAddress, leads_to_websocket, without_secret
 from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import (

@@ -57,12 +57,7 @@ class Lent:
 
     def take(self, header: wire.Header) -> wire.Header:
         """Accept or decline a lease: the answer; raises ProtocolError for a malformed message."""
-        lease = HeldLease(
-            id=wire.text(header.get("lease"), "lease", _ID_CHARACTERS),
-            token=wire.text(header.get("token"), "token", _ID_CHARACTERS),
-            identity=wire.text(header.get("identity"), "identity", 256),
-            label=wire.text(header.get("label"), "label", 256),
-        )
+        lease = wire.record({**header, "id": header.get("lease")}, HeldLease, "a lease")
         try:
             if len(self._leases) >= _MAX_LEASES:
                 raise SetupError(f"this device has {_MAX_LEASES} leases already")

@@ -8,10 +8,9 @@ from typing import Any, Final
 from tapml_rpc import wire
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import ask, open_connection
-from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable
+from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable_all
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import ProtocolError
 
 _TIMEOUT_SECONDS: Final = 5.0
 
@@ -40,12 +39,12 @@ class ListedDevice:
     description: DeviceDescription
     fingerprint: str
     address: str
-    websocket: str
     identity: str
     load: dict[str, int]
     registered_seconds: float
     heard_seconds: float
     leases: tuple[ListedLease, ...]
+    websocket: str = ""
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -75,7 +74,7 @@ def list_devices(
             after = found[-1].name if found else ""
             page = ask(connection, {"type": "list", "versions": [VERSION], "after": after}, timeout)
             rows = wire.array(page.get("devices"), "devices", MAX_DEVICES)
-            found += [_device(row) for row in rows]
+            found += [_device(row) for row in map(printable_all, rows)]
             more = page.get("more") is True and bool(rows)
     finally:
         connection.close({"type": "goodbye"})
@@ -83,45 +82,6 @@ def list_devices(
 
 
 def _device(row: Any) -> ListedDevice:
-    data = _map(row)
-    return ListedDevice(
-        name=_text(data, "name"),
-        description=from_plain(data.get("device")),
-        fingerprint=_text(data, "fingerprint"),
-        address=_text(data, "address"),
-        websocket=printable(wire.text(data.get("websocket", ""), "websocket")),
-        identity=_text(data, "identity"),
-        load={
-            printable(wire.text(name, "load")): wire.integer(value, "load")
-            for name, value in _map(data.get("load")).items()
-        },
-        registered_seconds=_seconds(data, "registered_seconds"),
-        heard_seconds=_seconds(data, "heard_seconds"),
-        leases=tuple(
-            ListedLease(
-                id=_text(lease, "id"),
-                holder=_text(lease, "holder"),
-                identity=_text(lease, "identity"),
-                phase=_text(lease, "phase"),
-                age_seconds=_seconds(lease, "age_seconds"),
-            )
-            for lease in map(_map, wire.array(data.get("leases"), "leases", 256))
-        ),
-    )
-
-
-def _map(value: Any) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise ProtocolError("the tracker's list has an entry that is not a map")
-    return value
-
-
-def _text(data: dict[str, Any], name: str) -> str:
-    return printable(wire.text(data.get(name), name))
-
-
-def _seconds(data: dict[str, Any], name: str) -> float:
-    value = data.get(name)
-    if type(value) not in (int, float):
-        raise ProtocolError(f"{name} must be a number of seconds")
-    return float(value)  # type: ignore[arg-type]
+    row = wire.record(row, dict[str, Any], "a listed device")
+    row["description"] = from_plain(row.get("device"))
+    return wire.record(row, ListedDevice, "a listed device")

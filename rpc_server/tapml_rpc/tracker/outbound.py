@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from tapml_rpc.flow import Endpoint, Flow, Forwarder
-from tapml_rpc.relay.tunnel import open_tunnel
-from tapml_rpc.security.bind import reachable
+from tapml_rpc.security.bind import SCHEMES, reachable, split_address
 from tapml_rpc.tracker.records import LEG_PATH
 from tapml_rpc.tracker.switchboard import ROLES
+from tapml_rpc.tunnel import open_tunnel
 from tapml_rpc.websocket.endpoint import WebSocketEndpoint
 from tapml_rpc.websocket.handshake import check_address, open_socket
 from tapml_targets.errors import InputError, TapmlError
@@ -126,12 +125,9 @@ class Outbound:
 
 
 def _endpoint(address: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(address)
-        if parts.hostname and parts.port:
-            return parts.hostname, parts.port
-    except ValueError:
-        pass
+    there = split_address(address, SCHEMES)
+    if there is not None and there[2]:
+        return there[1:]
     raise InputError(f"expected the address of the device's own server, got {address!r}")
 
 

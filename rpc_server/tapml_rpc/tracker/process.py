@@ -25,10 +25,8 @@ import zmq
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
-from tapml_rpc.relay.tunnel import ticket
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
 from tapml_rpc.security.curve import Authenticator, ServerCurve
-from tapml_rpc.stopping import StopRequest
 from tapml_rpc.tracker.browsers import Browser, BrowserKeeper, find_browser
 from tapml_rpc.tracker.door import KEY_PREFIX, Door
 from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
@@ -44,6 +42,8 @@ from tapml_rpc.tracker.records import (
 )
 from tapml_rpc.tracker.registry import Registry
 from tapml_rpc.tracker.web_page import how_to_open, page_url
+from tapml_rpc.tunnel import ticket
+from tapml_rpc.waking import StopRequest
 from tapml_rpc.websocket.admission import Listening, prepare
 from tapml_rpc.zeromq.router import RouterBounds, RouterEnd, RouterService, Socket
 from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError

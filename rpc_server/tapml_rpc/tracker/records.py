@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
+
+from msgspec import Meta
 
 from tapml_rpc import wire
 from tapml_rpc.security.bind import is_loopback
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError, ProtocolError
+from tapml_targets.errors import InputError
 from tapml_targets.limits import Limits
 
 # min_buffer_bytes asks for a device whose max_buffer_bytes is at least that.
@@ -20,8 +22,7 @@ LIMITS: Final[Mapping[str, str]] = {
     for each in fields(Limits)
     if type(each.default) is int
 }
-_MAX_FEATURES: Final = 32
-_NAME_CHARACTERS: Final = 64
+Word: TypeAlias = Annotated[str, Meta(max_length=64)]
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class Requirements:
     platform does not state counts as met.
     """
 
-    name: str = ""
-    kind: str = ""
-    features: frozenset[str] = frozenset()
-    limits: Mapping[str, int] = field(default_factory=dict)
+    name: Word = ""
+    kind: Word = ""
+    features: Annotated[frozenset[Word], Meta(max_length=32)] = frozenset()
+    limits: dict[Word, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
 
     def unmet(self, name: str, device: DeviceDescription) -> str:
         """What a device lacks, in words; empty if it lacks nothing."""
@@ -75,23 +76,7 @@ class Requirements:
     @classmethod
     def from_wire(cls, data: Any) -> Requirements:
         """Check a peer's requirements; raises ProtocolError, or InputError for an unknown limit."""
-        if type(data) is not dict:
-            raise ProtocolError("requirements must be a map")
-        limits = data.get("limits", {})
-        if type(limits) is not dict or len(limits) > len(LIMITS):
-            raise ProtocolError(f"limits must be a map of at most {len(LIMITS)}")
-        return cls.of(
-            wire.text(data.get("name", ""), "name", _NAME_CHARACTERS),
-            wire.text(data.get("kind", ""), "kind", _NAME_CHARACTERS),
-            [
-                wire.text(feature, "feature", _NAME_CHARACTERS)
-                for feature in wire.array(data.get("features", []), "features", _MAX_FEATURES)
-            ],
-            {
-                wire.text(asked, "limit", _NAME_CHARACTERS): wire.integer(least, "limit")
-                for asked, least in limits.items()
-            },
-        )
+        return cls.of(**vars(wire.record(data, cls, "requirements")))
 
     @classmethod
     def of(
@@ -148,6 +133,15 @@ def is_device_name(name: str) -> bool:
 def printable(text: str) -> str:
     """`text` without characters that control a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def printable_all(value: Any) -> Any:
+    """The same for every text in plain data."""
+    if isinstance(value, dict):
+        return {printable_all(name): printable_all(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [printable_all(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def binding_of(address: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from tapml_rpc import wire
-from tapml_rpc.security.bind import reachable
+from tapml_rpc.security.bind import SCHEMES, reachable, split_address
 from tapml_rpc.security.certificates import parse_fingerprint
 from tapml_rpc.security.keys import is_key
 from tapml_rpc.tracker.leases import Leases
@@ -27,6 +26,7 @@ from tapml_rpc.tracker.records import (
     is_device_name,
     on_this_machine,
     printable,
+    printable_all,
 )
 from tapml_targets.description import fingerprint, from_plain, to_plain
 from tapml_targets.errors import InputError, ProtocolError, SetupError
@@ -35,7 +35,6 @@ SILENCE_SECONDS: Final = 15.0
 _LABEL_CHARACTERS: Final = 128
 _LIFE_BYTES: Final = 16
 _PAGE_BYTES: Final = 256 << 10
-_SCHEMES: Final = ("tcp", "ws", "wss")
 
 
 class Registry:
@@ -261,12 +260,10 @@ def _lease_id(value: object) -> str:
 
 def _load(data: object) -> dict[str, int]:
     """Check a device's load: a few numbers by name."""
-    if type(data) is not dict or len(data) > 16:
-        raise ProtocolError("a load is a map of at most 16 numbers")
-    return {
-        printable(wire.text(name, "load", 32)): wire.integer(value, "load")
-        for name, value in data.items()
-    }
+    load = wire.record(printable_all(data), dict[str, int], "a load")
+    if len(load) > 16 or any(value < 0 for value in load.values()):
+        raise ProtocolError("a load is a map of at most 16 numbers from 0 on")
+    return load
 
 
 def _server_key(value: object) -> str:
@@ -320,12 +317,8 @@ def _device_address(value: object) -> str:
     address = wire.text(value, "address", 256)
     if address in (RELAYED, RELAYED_WEBSOCKET):
         return address
-    try:
-        parts = urlsplit(address)
-        good = parts.scheme in _SCHEMES and bool(parts.hostname) and bool(parts.port)
-    except ValueError:
-        good = False
-    if not good or not address.isprintable():
+    there = split_address(address, SCHEMES)
+    if there is None or not there[2]:
         raise InputError(
             f"a device's address is tcp://HOST:PORT, ws://HOST:PORT, {RELAYED!r} or "
             f"{RELAYED_WEBSOCKET!r}, got {printable(address)!r}"

@@ -32,12 +32,11 @@ from tapml_rpc.tracker.records import (
     Requirements,
     is_device_name,
     on_this_machine,
-    printable,
+    printable_all,
 )
 from tapml_targets.errors import (
     InputError,
     NoSuchDeviceError,
-    ProtocolError,
     SetupError,
     TapmlError,
 )
@@ -174,7 +173,7 @@ def _wait(
                     absent_since = now
                 if place is None or not place.own:
                     own_since = now
-                place = _place(header)
+                place = wire.record(printable_all(header), QueuePlace, "a place in the queue")
                 if on_queue is not None:
                     on_queue(place)
             continue
@@ -207,19 +206,6 @@ def _too_late(wanted: Requirements, timeout: float, place: QueuePlace | None) ->
         f"{wanted} was not free within {timeout:g} s ({place or 'no place in the queue'}); "
         "wait longer, or ask for another"
     )
-
-
-def _place(header: wire.Header) -> QueuePlace:
-    devices = []
-    for pair in wire.array(header.get("devices"), "devices", 64):
-        if type(pair) is not list or len(pair) != 2:
-            raise ProtocolError("a device of a queue is its name and its holders")
-        devices.append(
-            (printable(wire.text(pair[0], "name")), printable(wire.text(pair[1], "holders")))
-        )
-    known = [wire.text(each, "name") for each in wire.array(header.get("known"), "known", 64)]
-    position = wire.integer(header.get("position"), "position")
-    return QueuePlace(position, tuple(devices), tuple(map(printable, known)))
 
 
 VARIABLE: Final = "TAPML_TRACKER"

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TypeAlias
-from urllib.parse import urlsplit
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
+from tapml_rpc.security.bind import split_address
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.curve import apply_client
-from tapml_rpc.security.handshake import MONITORED, handshake_failure
+from tapml_rpc.security.handshake import handshake_failure
 from tapml_rpc.tracker.connection import Connection
 from tapml_rpc.tracker.records import HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
+from tapml_rpc.zeromq.opening import Socket, connect_dealer
 from tapml_targets.errors import InputError, SetupError
-
-Socket: TypeAlias = zmq.Socket[bytes]
 
 
 class ZmqConnection(Connection):
@@ -38,24 +35,14 @@ class ZmqConnection(Connection):
         self._talked = False
         self._curve = credentials.curve() if credentials is not None else None
         self._context: zmq.Context[Socket] = zmq.Context()
+        beats = HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
         try:
-            self._socket: Socket = self._context.socket(zmq.DEALER)
-            self._socket.linger = 0
-            self._socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_HEADER_BYTES)
-            self._socket.setsockopt(zmq.HANDSHAKE_IVL, 3000)
-            self._socket.setsockopt(zmq.IPV6, int("[" in address))
-            # It is dropped within three seconds when its other end is stopped or gone.
-            self._socket.setsockopt(zmq.HEARTBEAT_IVL, int(1000 * HEARTBEAT_SECONDS))
-            self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * HEARTBEAT_TIMEOUT_SECONDS))
-            apply_client(self._socket, self._curve)
-            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | MONITORED)
-            self._socket.connect(address)
-        except zmq.ZMQError as error:
+            self._socket, self._monitor = connect_dealer(
+                self._context, address, self._curve, beats=beats
+            )
+        except BaseException:
             self._context.destroy(linger=0)
-            raise InputError(
-                f"expected a tracker's address such as tcp://127.0.0.1:9190, got {address!r}: "
-                f"{error}"
-            ) from None
+            raise
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -103,12 +90,9 @@ class ZmqConnection(Connection):
 
 def host_of(address: str) -> str:
     """The host of a tracker's address; raises InputError if it is malformed."""
-    try:
-        parts = urlsplit(address)
-        if parts.scheme == "tcp" and parts.hostname and parts.port:
-            return parts.hostname
-    except ValueError:
-        pass
+    there = split_address(address, ("tcp",))
+    if there is not None and there[2]:
+        return there[1]
     raise InputError(
         f"a tracker's address is tcp://HOST:PORT, ws://HOST:PORT or wss://HOST:PORT, "
         f"got {address!r}"

@@ -47,37 +47,6 @@ class Reframer:
         return bytes((head[0], head[1] | framing.MASKED)) + head[2:] + key
 
 
-class Boundaries:
-    """Follows sent frames, to know when none is half sent; `closed` after the last possible one."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._head = bytearray()
-        self._missing = 0
-
-    @property
-    def between(self) -> bool:
-        """Whether another frame may be sent."""
-        return not (self.closed or self._head or self._missing)
-
-    def feed(self, data: memoryview) -> None:
-        """Note what was sent; payload is skipped."""
-        position = 0
-        while position < len(data):
-            if self._missing:
-                step = min(self._missing, len(data) - position)
-                position, self._missing = position + step, self._missing - step
-                continue
-            head = self._head
-            wanted = framing.head_bytes(head, 0, len(head)) - len(head)
-            head += data[position : position + wanted]
-            position += min(wanted, len(data) - position)
-            if len(head) == framing.head_bytes(head, 0, len(head)):
-                self.closed = self.closed or head[0] & 0x0F == framing.CLOSE
-                self._missing = framing.payload_bytes(head, 0)
-                head.clear()
-
-
 _WHY: Final = "the lease is over, or the other end of the relay is gone"
 _GOING_AWAY: Final = Frame(Opcode.CLOSE, Close(CloseCode.GOING_AWAY, _WHY).serialize())
 
@@ -93,7 +62,9 @@ class WebSocketEndpoint:
         self._socket = connection
         self._masked = not masked
         self._reframer = Reframer(masked=masked)
-        self._sent = Boundaries()
+        # Follows what is sent, to know when no frame is half sent; none may follow a close.
+        self._sent = FrameReader(masked=not masked)
+        self._closed = False
         self._memory = memoryview(bytearray(BUFFER_BYTES // GROWTH - _HEAD_BYTES))
 
     def fileno(self) -> int:
@@ -121,13 +92,14 @@ class WebSocketEndpoint:
         taken = send(self._socket, data)
         if not taken:
             raise BlockingIOError
-        self._sent.feed(data[:taken])
+        for piece in self._sent.feed(data[:taken]):
+            self._closed = self._closed or piece.first & 0x0F == framing.CLOSE
         return taken
 
     def close(self) -> None:
         """End it, with a goodbye if none of its frames is half sent."""
         with suppress(OSError):
-            if self._sent.between:
+            if self._sent.between and not self._closed:
                 self._socket.send(_GOING_AWAY.serialize(mask=self._masked))
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -127,6 +127,11 @@ class FrameReader:
         self._first = 0
         self._missing = 0
 
+    @property
+    def between(self) -> bool:
+        """Whether no frame has come in part."""
+        return not (self._head or self._missing)
+
     def feed(self, data: memoryview) -> Iterator[Piece]:
         """The parts of frames in `data`; raises ProtocolError for bytes that form no frame."""
         position = 0

@@ -1,7 +1,6 @@
-"""The client's end of one WebSocket connection: complete messages, no thread, few copies.
+"""The client's end of one WebSocket connection.
 
-A payload is masked once, a piece at a time while it is in the processor's cache. Used by one thread
-at a time.
+A payload is masked once, a piece at a time while it is in the processor's cache.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import secrets
 import select
 import socket
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from websockets.frames import Close
 
-from tapml_rpc.read_ahead import ReadAhead
+from tapml_rpc.stream import ReadAhead, SocketStream
 from tapml_rpc.transport import Check, EndedError
 from tapml_rpc.websocket import frames, framing
 from tapml_rpc.websocket.frames import MAX_MESSAGE_BYTES
@@ -128,29 +127,16 @@ PIECE_BYTES: Final = 256 << 10
 # again.
 _MASK_BYTES: Final = 32 << 10
 _NORMAL_CLOSURE: Final = 1000
-_CLOSE_SECONDS: Final = 0.2
 
 
-class Stream:
-    """A :class:`tapml_rpc.transport.DataConnection` over an upgraded socket, which it owns.
-
-    `torn` says whether an exception such as Ctrl-C may have left a frame half sent or half counted;
-    then nothing more can be sent or received.
-    """
+class Stream(SocketStream):
+    """A :class:`tapml_rpc.transport.DataConnection` over an upgraded socket."""
 
     memory_is_reused = True
 
     def __init__(self, connection: socket.socket) -> None:
-        self.torn = False
-        self._socket = connection
-        self._poll_in, self._poll_out = select.poll(), select.poll()
-        self._poll_in.register(connection, select.POLLIN)
-        self._poll_out.register(connection, select.POLLOUT)
-        self._incoming = Incoming(connection, self._pong)
-
-    def fileno(self) -> int:
-        """What a poller takes."""
-        return self._socket.fileno()
+        super().__init__(connection)
+        self._incoming: Incoming = Incoming(connection, self._pong)
 
     def send(
         self, packed: bytes, chunk: bytes | memoryview = b"", check: Check | None = None
@@ -160,7 +146,7 @@ class Stream:
         What `check` raises ends the wait within the message, and with it the connection.
         """
         head = frames.head(packed, len(chunk))
-        self.torn = True
+        self._half_sent = True
         if len(head) + len(chunk) <= PIECE_BYTES:
             body = b"".join((head, chunk)) if chunk else head
             self._send_frame(framing.BINARY, body, check)
@@ -170,72 +156,41 @@ class Stream:
             for number, piece in enumerate(pieces, 1):
                 opcode = framing.BINARY if number == 1 else framing.CONTINUATION
                 self._send_frame(opcode, piece, check, final=number == len(pieces))
-        self.torn = False
+        self._half_sent = False
 
     def receive(self, wait_milliseconds: int) -> tuple[memoryview, memoryview] | None:
         """The next message's header and chunk; None if it is not complete in time."""
-        self.torn = True
-        while (message := self._incoming.next()) is None:
-            # Everything received is counted: an interrupt here does no harm.
-            self.torn = False
-            if not wait_milliseconds or not self._poll_in.poll(wait_milliseconds):
-                return None
-            self.torn = True
+        message = self._next(wait_milliseconds)
+        if message is None:
+            return None
         parts = frames.split(message)
-        self.torn = False
+        self._half_received = False
         return parts
 
     def close(self, packed: bytes = b"") -> None:
         """Close, with a WebSocket's goodbye if the peer takes it: control says that of `packed`."""
-        deadline = time.monotonic() + _CLOSE_SECONDS
-
-        def check() -> None:
-            if time.monotonic() > deadline:
-                raise EndedError("the peer takes nothing")
-
-        with suppress(EndedError):
-            self._send_frame(framing.CLOSE, Close(_NORMAL_CLOSURE, "").serialize(), check)
-        self.abort()
+        goodbye = Close(_NORMAL_CLOSURE, "").serialize()
+        self._close(partial(self._send_frame, framing.CLOSE, goodbye), socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """Close without a goodbye."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._incoming.forget()
+        super().abort()
 
     def _pong(self, payload: bytes) -> None:
         self._send_frame(framing.PONG, payload, None)
 
     def _send_frame(
-        self,
-        opcode: int,
-        payload: bytes | memoryview,
-        check: Check | None,
-        *,
-        final: bool = True,
+        self, opcode: int, payload: bytes | memoryview, check: Check | None, *, final: bool = True
     ) -> None:
         key = secrets.token_bytes(framing.KEY_BYTES)
         mask = Mask(key)
         head = framing.frame_head(opcode, len(payload), key, final=final)
-        self._send_all(memoryview(head + mask.turn(payload[:_MASK_BYTES])), check)
+        self._send_all([memoryview(head + mask.turn(payload[:_MASK_BYTES]))], check)
         for start in range(_MASK_BYTES, len(payload), _MASK_BYTES):
             piece = mask.turn(payload[start : start + _MASK_BYTES])
-            self._send_all(memoryview(piece), check)
-
-    def _send_all(self, data: memoryview, check: Check | None) -> None:
-        while data:
-            try:
-                data = data[self._socket.send(data) :]
-                continue
-            except (BlockingIOError, ssl.SSLWantWriteError, InterruptedError):
-                self._poll_out.poll(_POLL_MILLISECONDS)
-            except ssl.SSLWantReadError:
-                self._poll_in.poll(_POLL_MILLISECONDS)
-            except (OSError, ValueError) as error:
-                raise EndedError(f"the connection dropped: {error}") from None
-            if check is not None:
-                check()
+            self._send_all([memoryview(piece)], check)
 
 
 def _pieces(data: bytes | memoryview) -> list[memoryview]:

@@ -14,16 +14,17 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.link import Held, Link, held, token_of
-from tapml_rpc.relay.tunnel import (
+from tapml_rpc.security.bind import split_address
+from tapml_rpc.security.curve import ClientCurve, apply_client
+from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
+from tapml_rpc.transport import Check, Unanswered
+from tapml_rpc.tunnel import (
     connect_socket,
     data_address_beside,
     is_relayed,
     open_stream,
     without_secret,
 )
-from tapml_rpc.security.curve import ClientCurve, apply_client
-from tapml_rpc.security.handshake import MONITORED, HandshakeWatch
-from tapml_rpc.transport import Check, Unanswered
 from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
 from tapml_rpc.welcome import Welcome, hello
 from tapml_rpc.zmtp.incoming import Place
@@ -37,12 +38,18 @@ Socket: TypeAlias = zmq.Socket[bytes]
 
 
 def connect_dealer(
-    context: zmq.Context[Socket], address: str, curve: ClientCurve | None, *, once: bool = False
+    context: zmq.Context[Socket],
+    address: str,
+    curve: ClientCurve | None,
+    *,
+    once: bool = False,
+    beats: tuple[float, float] | None = None,
 ) -> tuple[Socket, Socket]:
     """A DEALER that connects to an address, and its monitor.
 
-    `once`: messages wait for the connection, and nothing reconnects after it. Raises InputError if
-    the address is malformed.
+    `once`: messages wait for the connection, and nothing reconnects after it. `beats` are the
+    seconds between two heartbeats, and those after which a peer that answers none is gone. Raises
+    InputError if the address is malformed.
     """
     dealer: Socket = context.socket(zmq.DEALER)
     dealer.linger = 0
@@ -52,6 +59,9 @@ def connect_dealer(
     if once:
         dealer.setsockopt(zmq.IMMEDIATE, 1)
         dealer.setsockopt(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
+    if beats is not None:
+        dealer.setsockopt(zmq.HEARTBEAT_IVL, int(1000 * beats[0]))
+        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(1000 * beats[1]))
     apply_client(dealer, curve)
     monitor: Socket = dealer.get_monitor_socket(MONITORED)
     try:
@@ -146,13 +156,11 @@ def open_plain(address: str, timeout: float, place: Place) -> Stream:
 def _connected(address: str, timeout: float) -> socket.socket:
     if is_relayed(address):
         return open_stream(address, timeout)
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    there = split_address(address, ("tcp",))
+    if there is None:
+        raise InputError(f"expected an address as tcp://127.0.0.1:9000, got {address!r}")
     try:
-        number = int(port)
-    except ValueError:
-        raise InputError(f"expected an address as tcp://127.0.0.1:9000, got {address!r}") from None
-    try:
-        return socket.create_connection((host.strip("[]"), number), timeout)
+        return socket.create_connection(there[1:], timeout)
     except OSError as error:
         raise SetupError(
             f"the server's data address {address} cannot be reached: {error}; {_BOTH_OPEN}"

@@ -1,4 +1,4 @@
-"""ROUTER sockets of libzmq: binding, parsing of messages, ended connections, channels.
+"""ROUTER sockets of libzmq: binding, parsing of messages, ended connections.
 
 libzmq silently disconnects a peer over a frame that is too long, so its limit is above the
 protocol's, and what is over the protocol's bounds is refused with a message. A ROUTER does not
@@ -9,7 +9,6 @@ which descriptor it came.
 from __future__ import annotations
 
 import ipaddress
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -198,35 +197,6 @@ class RouterWatch:
 
 
 _ZERO_COPY_BYTES: Final = 64 << 10
-
-
-class ZmqChannel:
-    """A client on the two sockets; see :class:`tapml_rpc.supervisor.relayed.Channel`.
-
-    `data` is None before the first message of its data connection; a plain one is its worker's.
-    """
-
-    def __init__(self, control: RouterEnd) -> None:
-        self.control = control
-        self.data: RouterEnd | socket.socket | None = None
-
-    def send_control(self, packed: bytes) -> bool:
-        """Send a packed header on the control connection."""
-        return self.control.send(packed)
-
-    def send_data(
-        self,
-        packed: bytes,
-        parts: Sequence[memoryview | bytes],
-        sent: Callable[[], None] | None = None,
-    ) -> bool:
-        """Send a packed header and its chunk on the data connection."""
-        return isinstance(self.data, RouterEnd) and self.data.send(packed, parts, sent)
-
-    def settle(self) -> None:
-        """Report payloads that have left."""
-        if isinstance(self.data, RouterEnd):
-            self.data.settle()
 
 
 class RouterEnd:

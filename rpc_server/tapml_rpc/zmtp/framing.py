@@ -48,14 +48,13 @@ def frame_head(nbytes: int, flags: int = 0) -> bytes:
     return _LONG_HEAD.pack(flags | LONG, nbytes)
 
 
-def message_parts(
-    packed: bytes, parts: Sequence[memoryview | bytes] = ()
-) -> list[memoryview | bytes]:
+def message_parts(packed: bytes, parts: Sequence[memoryview | bytes] = ()) -> list[memoryview]:
     """A message as sent over the wire: its header, and the parts of its chunk if it has one."""
     nbytes = sum(map(len, parts))
     if not nbytes:
-        return [frame_head(len(packed)) + packed]
-    return [b"".join((frame_head(len(packed), MORE), packed, frame_head(nbytes))), *parts]
+        return [memoryview(frame_head(len(packed)) + packed)]
+    heads = b"".join((frame_head(len(packed), MORE), packed, frame_head(nbytes)))
+    return [memoryview(heads), *map(memoryview, parts)]
 
 
 def parse_head(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int, int]:

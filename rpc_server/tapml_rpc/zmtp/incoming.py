@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.read_ahead import ReadAhead
+from tapml_rpc.stream import ReadAhead
 from tapml_rpc.zmtp import framing
 from tapml_targets.errors import ProtocolError
 
@@ -76,6 +76,8 @@ class Incoming(ReadAhead):
             while self._missing:
                 if not self._take():
                     return None
+            if self._frames == 1 and self._target is not None:
+                self._packed, self._target = bytes(self._target), None
             if self._frames and not self._more:
                 self.pending = self._end > self._start
                 return self._whole()
@@ -116,7 +118,6 @@ class Incoming(ReadAhead):
         self._start = self._end = 0
 
     def _whole(self) -> Message:
-        self._end_header()
         message = self._packed, self._chunk, self._frames
         self._packed, self._chunk, self._frames = b"", _NO_CHUNK, 0
         self._target = None
@@ -129,7 +130,6 @@ class Incoming(ReadAhead):
                 return False
             framing.check_greeting(self._pop(framing.GREETING_BYTES))
             self._greeted = True
-        self._end_header()
         while True:
             flags, nbytes, size = framing.parse_head(self._ahead, self._start, self._end)
             if size:
@@ -160,10 +160,6 @@ class Incoming(ReadAhead):
             self._target = self._place(self._packed, nbytes)
             if self._target is not None:
                 self._chunk = self._target
-
-    def _end_header(self) -> None:
-        if self._frames == 1 and self._target is not None:
-            self._packed, self._target = bytes(self._target), None
 
     def _take_command(self, flags: int, nbytes: int, size: int) -> bool:
         if nbytes > framing.MAX_COMMAND_BYTES or not flags & framing.COMMAND:

@@ -162,3 +162,15 @@ def test_a_blob_is_attached_while_more_commands_wait_than_a_socket_holds(
         buffer = session.allocate(len(WEIGHTS[0]))
         session.write_blob(buffer, WEIGHTS[0])
         assert bytes(session.read(buffer)) == WEIGHTS[0]
+
+
+@pytest.mark.usefixtures("supervisor")
+def test_a_server_that_keeps_no_weights_says_so_and_takes_libraries() -> None:
+    with (
+        ServerProcess("--blob-bytes", "0") as server,
+        connect(server.address) as session,
+    ):
+        assert session.upload(add_one_library()).operators == ("add_one",)
+        weights = content(5, 1 << 20)
+        assert write_weights(session, [weights]) == [weights]
+        assert wire.BLOBS not in session._link.features

@@ -10,7 +10,8 @@ import pytest
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
-from tapml_rpc.uploads import SMALL_BYTES, BlobWrite
+from tapml_rpc.transport import Pending
+from tapml_rpc.uploads import SMALL_BYTES, BlobWrite, load_library
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError, ProtocolError
 from tapml_targets.library_format import library_hash, pack
@@ -246,11 +247,15 @@ def test_a_library_that_does_not_build_says_so_and_is_let_go(
         assert run_add_one(session, "")[0] == 1
 
 
-def test_a_library_goes_the_plain_way_where_the_store_is_full(device: DeviceDescription) -> None:
+def test_a_library_that_the_store_has_no_room_for_is_refused_and_nothing_else(
+    device: DeviceDescription,
+) -> None:
     store = BlobStore(4096)
     session, _ = open_joined(device, store)
     with session:
-        assert run_add_one(session, "x" * 5000)[0] == 1
+        with pytest.raises(InputError, match="no room for a blob"):
+            session.upload(add_one_library(comment="x" * 5000))
+        session.fence()
     store.close()
 
 
@@ -263,8 +268,8 @@ def test_a_weight_cannot_be_loaded_as_a_library(
         assert session.write_blob(session.allocate(MEBIBYTE), data) == MEBIBYTE
         attach = {"type": "blob", "operation": "attach", "digest": digest_of(data)}
         assert transport.request(attach).value is True
-        ticket = transport.send([["load", 99, digest_of(data)]], b"")
-        assert isinstance(ticket.failure, ProtocolError)
+        with pytest.raises(ProtocolError):
+            load_library(transport, 99, digest_of(data), data)
 
 
 def test_the_library_of_another_identity_is_not_found(
@@ -279,8 +284,12 @@ def test_the_library_of_another_identity_is_not_found(
         digest = library_hash(packed)
         attach = {"type": "blob", "operation": "attach", "digest": digest}
         assert transport.request(attach).value is False
-        ticket = transport.send([["load", 1, digest]], b"")
-        assert isinstance(ticket.failure, InputError)
+        loaded: Pending[dict[str, str]] = Pending()
+        transport.send([["load", 1, digest]], b"", {0: loaded})
+        assert (loaded.result()["kind"], "not attached" in loaded.result()["message"]) == (
+            "InputError",
+            True,
+        )
 
 
 @pytest.mark.parametrize(
@@ -306,11 +315,3 @@ def test_a_paste_that_names_what_is_not_there_is_refused(
         named = [digest if field == "digest" else field for field in fields]
         ticket = transport.send([["allocate", 101, MEBIBYTE], ["paste", *named]], b"")
         assert message in str(ticket.failure)
-
-
-def test_a_worker_without_blobs_knows_no_paste(device: DeviceDescription, store: BlobStore) -> None:
-    from tapml_rpc.in_process import open_in_process
-
-    with open_in_process(device) as session:
-        ticket = session._link.send([["paste", 1, 0, "0" * 64, 0, 1]], b"")
-        assert "unknown command 'paste'" in str(ticket.failure)

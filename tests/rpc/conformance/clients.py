@@ -284,7 +284,7 @@ class Client:
         self._connect = connect
         address = line["websocket"] + "/control" if binding == "websocket" else line["address"]
         self.control: Connection = connect(address, "control")
-        greeting = {"type": "hello", "versions": [2], "features": [], "download_window": 8 << 20}
+        greeting = {"type": "hello", "versions": [3], "features": [], "download_window": 8 << 20}
         self.lease = {"lease": token} if token else {}
         self.control.send(msgpack.packb({**greeting, **self.lease, **hello}))
         self.welcome = self.hear()

@@ -145,7 +145,7 @@ def connect(open_session: Callable[..., Client], way: str) -> Connect:
 @pytest.fixture(scope="package")
 def shared(open_session: Callable[..., Client]) -> Iterator[Client]:
     """A session whose hello has what nobody knows: it is not looked at."""
-    with open_session(versions=[7, 2], features=["later"], later={"a": [1, None]}) as client:
+    with open_session(versions=[7, 3], features=["later"], later={"a": [1, None]}) as client:
         yield client
 
 
@@ -155,10 +155,3 @@ def client(shared: Client) -> Client:
     answer, _ = shared.batch(["reset"], ["free", 1])
     assert "error" not in answer
     return shared
-
-
-@pytest.fixture
-def keeps_blobs(shared: Client) -> None:
-    """Skips where the welcome does not name the feature."""
-    if "blobs" not in shared.welcome.get("features", ()):
-        pytest.skip("this device keeps no blobs, and says so")

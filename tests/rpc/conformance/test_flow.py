@@ -125,15 +125,14 @@ def test_a_chunk_over_the_bound_ends_its_connection_and_no_other(
 def test_a_library_is_brought_by_its_hash_and_called(client: Client) -> None:
     packed = pack(add_one_library())
     digest, half = hashlib.sha256(packed).hexdigest(), len(packed) // 2
-    assert client.batch(["holds", [digest]])[0]["results"] == [[0, [False]]]
-    answer, _ = client.batch(
-        ["upload", digest, len(packed), 0, half, 0],
-        ["upload", digest, len(packed), half, len(packed) - half, half],
-        ["holds", [digest]],
-        ["load", 2, digest],
-        chunk=packed,
-    )
-    assert answer["results"] == [[2, [True]], [3, [["add_one"], ["add_two"]]]]
+    answer, _ = client.batch(["load", 2, digest], ["fence"])
+    assert answer["results"][0][1]["kind"] == "InputError" and answer["results"][1] == [1, True]
+    for start, piece in ((0, packed[:half]), (half, packed[half:])):
+        client.blob("put", piece, digest=digest, total=len(packed), offset=start)
+    assert client.blob("attach", digest=digest)["value"] is True
+    answer, _ = client.batch(["load", 2, digest])
+    assert answer["results"] == [[0, [["add_one"], ["add_two"]]]]
+    assert client.blob("detach", digest=digest)["value"] is True
     # Each window of 128 bytes holds one float.
     x, y = ([1, offset, [1], "float32"] for offset in (0, 128))
     answer, chunk = client.batch(
@@ -189,7 +188,6 @@ def test_a_long_read_of_a_program_says_where_it_belongs(client: Client) -> None:
     assert client.data.receive()[0]["results"] == [[[3, 0], True], [[3, 1], size]]
 
 
-@pytest.mark.usefixtures("keeps_blobs")
 def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) -> None:
     data = f"weights over {binding}".encode() * 100
     digest = hashlib.sha256(data).hexdigest()
@@ -210,7 +208,6 @@ def test_a_blob_is_put_once_attached_and_pasted(client: Client, binding: str) ->
     assert client.blob("holds", digests=[digest, "0" * 64])["value"] == [True, False]
 
 
-@pytest.mark.usefixtures("keeps_blobs")
 def test_a_program_pastes_what_each_run_says_of_a_blob(client: Client, binding: str) -> None:
     data = f"rows over {binding}".encode() * 100
     digest = hashlib.sha256(data).hexdigest()
@@ -249,12 +246,10 @@ def test_a_device_that_dies_is_told_by_an_event(
     x, y = ([1, offset, [1], "float32"] for offset in (0, 128))
     crash = [["fence"], ["call", 2, "add_one", [x, y], {}, {}], ["fence"]]
     with connect() as client:
+        client.blob("put", packed, digest=digest, total=len(packed), offset=0)
+        client.blob("attach", digest=digest)
         answer, _ = client.batch(
-            ["upload", digest, len(packed), 0, len(packed), 0],
-            ["load", 2, digest],
-            ["allocate", 1, 256],
-            ["program", "crash", crash],
-            chunk=packed,
+            ["load", 2, digest], ["allocate", 1, 256], ["program", "crash", crash]
         )
         assert "error" not in answer
         client.post(["execute", "crash", [], 0])

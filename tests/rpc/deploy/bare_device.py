@@ -62,7 +62,7 @@ def run_batch(golden: dict[str, Any], name: str) -> tuple[Any, bytes, int]:
     """Header and chunk that a golden batch is answered with; and the buffers held at the end."""
     from tapml_rpc import wire
     from tapml_rpc.device.interpreter import Interpreter
-    from tapml_rpc.device.libraries import LibraryStore
+    from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
     from tapml_rpc.device.session_state import Message, ServerSession
     from tapml_rpc.welcome import Bounds
     from tests.rpc.deploy.memory_driver import MemoryDriver
@@ -72,19 +72,15 @@ def run_batch(golden: dict[str, Any], name: str) -> tuple[Any, bytes, int]:
     assert header == from_json(message["header"])
     answers: list[tuple[Any, bytes]] = []
     bounds, driver = Bounds(), MemoryDriver()
-    libraries = LibraryStore(
-        held_bytes=bounds.held_library_bytes,
-        library_bytes=bounds.library_bytes,
-        allow_native=False,
-    )
+    libraries = LibraryStore(driver, library_bytes=bounds.library_bytes, allow_native=False)
     session = ServerSession(bounds.download_window)
 
     def send(header: wire.Header, parts: list[Any]) -> None:
         answers.append((header, b"".join(parts)))
 
-    interpreter = Interpreter(driver, libraries, bounds, send)
+    interpreter = Interpreter(driver, libraries, AttachedBlobs(), bounds, send)
     chunk = memoryview(bytes.fromhex(message["chunk"]))
-    batch = Message(header["sequence"], 0, header["commands"], chunk)
+    batch = Message(header["sequence"], header["commands"], chunk)
     for _ in interpreter.run(session, batch):
         raise AssertionError("nothing here has to wait for credit")
     interpreter.release(session)

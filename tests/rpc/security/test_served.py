@@ -215,7 +215,7 @@ def test_a_storm_of_hellos_is_refused_and_others_are_let_in(served: Served) -> N
         assert storm.poll(30_000)
         answers.append(wire.unpack(storm.recv())["error"]["message"])
     context.destroy(linger=0)
-    assert "protocol version 2" in answers[0] and "too many hellos within a minute" in answers[-1]
+    assert "protocol version 3" in answers[0] and "too many hellos within a minute" in answers[-1]
     credentials = Credentials(keys=keys, server_key=served.device.public)
     with pytest.raises(SetupError, match="too many hellos within a minute"):
         connect(served.address, credentials=credentials)
@@ -231,7 +231,7 @@ def test_a_key_that_was_taken_out_opens_no_session_on_a_connection_it_has(served
         control = context.socket(zmq.DEALER)
         apply_client(control, served.curve(gone))
         control.connect(served.address)
-        hello = wire.pack({"type": "hello", "versions": [2], "download_window": 1 << 20})
+        hello = wire.pack({"type": "hello", "versions": [wire.VERSION], "download_window": 1 << 20})
         control.send(hello)
         assert control.poll(30_000)
         assert wire.unpack(control.recv())["type"] == "welcome"

@@ -129,7 +129,7 @@ def test_each_who_asks_for_a_session_that_has_ended_gets_an_error_of_its_own(hub
 def test_a_session_that_ended_untold_is_said_to_have_ended(hub: Hub) -> None:
     relay, _ = hub.hello(HELLO, Told(), "ada")
     relay.end("closed by the client")
-    assert str(hub.lost(relay.token)) == "the session has ended: closed by the client"
+    assert str(hub.lost(relay.token, "ada")) == "the session has ended: closed by the client"
 
 
 def test_a_lost_worker_is_waited_for_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

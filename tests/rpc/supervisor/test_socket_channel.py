@@ -34,7 +34,7 @@ from tests.rpc.peers import RawPeer
 
 PATIENCE = 60.0
 NAMES = {"session": b"it", "epoch": b"life"}
-BOUNDS = Bounds(unanswered=3, upload_window=300_000, streams=2, commands=8)
+BOUNDS = Bounds(unanswered=3, upload_window=300_000, commands=8)
 LONG = 100_000
 # More than lies in sockets, and no more than a client takes ahead.
 MUCH = 15 << 20
@@ -151,7 +151,6 @@ def test_memory_of_a_chunk_is_used_again_once_its_batch_is_answered(ends: Ends) 
         (message(batch(2, ["fence"], session=b"another")), "another session's"),
         (message(batch(2, ["fence"], epoch=b"another")), "started after"),
         (message(batch(1, ["fence"])), "does not follow"),
-        (message(batch(2, ["fence"], stream=2)), "stream"),
         (message(batch(2, *[["fence"]] * 9)), "commands"),
         (message(batch(2, ["fence"]), bytes(300_001)), "bytes wait for an answer"),
         (message(batch(2, ["fence"]), b"a", b"b"), "at most a chunk"),

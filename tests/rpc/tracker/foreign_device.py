@@ -50,9 +50,7 @@ BOUNDS = {
     "handles": 256,
     "session_bytes": 1 << 28,
     "library_bytes": 1 << 20,
-    "held_library_bytes": 1 << 20,
     "sessions": 1,
-    "streams": 1,
     "programs": 1,
     "program_commands": 1,
     "program_bytes": 1024,
@@ -149,8 +147,8 @@ class Session:
     def welcome(self) -> dict[str, Any]:
         return {
             "type": "welcome",
-            "version": 2,
-            "features": ["batch", "credit"],
+            "version": 3,
+            "features": [],
             "server": "somebody else's 1.0",
             "device": DEVICE,
             "bounds": BOUNDS,

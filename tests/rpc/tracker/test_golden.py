@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tapml_rpc import wire
-from tapml_rpc.relay.tunnel import ticket
+from tapml_rpc.tunnel import ticket
 from tests.rpc.test_golden import from_json
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS, RawPeer, TrackerProcess
 

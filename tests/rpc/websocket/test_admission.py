@@ -196,4 +196,4 @@ def test_a_port_that_is_taken_is_named(open_front: WebSocketFront) -> None:
 def test_an_old_version_is_told_which_one_is_spoken(server: WebSocketServer) -> None:
     with WebSocketPeer(server.address, versions=[0]) as old:
         assert old.welcome["type"] == "refused"
-        assert "speaks protocol version 2, the client [0]" in old.welcome["error"]["message"]
+        assert "speaks protocol version 3, the client [0]" in old.welcome["error"]["message"]

@@ -11,7 +11,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tapml_rpc.relay.tunnel import (
+from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
+from tapml_rpc.tunnel import (
     RelayAddress,
     data_address_beside,
     open_stream,
@@ -19,7 +20,6 @@ from tapml_rpc.relay.tunnel import (
     parse,
     ticket,
 )
-from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
 from tapml_rpc.websocket.server import MAX_UPGRADES
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.tracker.doors import RunningDoor

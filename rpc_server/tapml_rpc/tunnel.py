@@ -13,13 +13,20 @@ other, whose token is the lease's.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 import socket
+import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from tapml_rpc.flow import Flow, Forwarder
 from tapml_rpc.security.bind import bracketed
 from tapml_targets.errors import InputError, SetupError
 
@@ -145,8 +152,6 @@ def data_address_beside(control: str) -> str:
 def connect_socket(connecting: zmq.Socket[bytes], address: str) -> None:
     """Connect a ZeroMQ socket, through the relay if `address` leads through one, or SetupError."""
     if is_relayed(address):
-        from tapml_rpc.relay.bridge import bridged
-
         address = bridged(open_stream(address, _DIAL_SECONDS))
     connecting.connect(address)
 
@@ -156,3 +161,55 @@ def open_stream(address: str, timeout: float) -> socket.socket:
     there = parse(address)
     relay, path = (there.host, there.port), f"/{there.role}"
     return open_tunnel(relay, path, ticket(there.token), timeout)
+
+
+_ACCEPT_SECONDS: Final = 10.0
+_lock = threading.Lock()
+_running: dict[int, Forwarder] = {}
+
+
+def bridged(dialled: socket.socket) -> str:
+    """An ``ipc://`` address for one connection, which is joined with `dialled`.
+
+    libzmq opens its connections itself, and knows nothing of tunnels. Only this user can enter its
+    folder, which is removed at the connection's first byte; a second connection is refused.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tapml-"))
+    try:
+        path = folder / "relay"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        listener.listen(1)
+        listener.settimeout(_ACCEPT_SECONDS)
+    except BaseException:
+        dialled.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    threading.Thread(target=_accept, args=(folder, listener, dialled), daemon=True).start()
+    return f"ipc://{path}"
+
+
+def _accept(folder: Path, listener: socket.socket, dialled: socket.socket) -> None:
+    try:
+        inside, _ = listener.accept()
+    except OSError:
+        dialled.close()
+        return
+    finally:
+        listener.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    for endpoint in (inside, dialled):
+        endpoint.setblocking(False)
+    forwarder = _forwarder()
+    forwarder.post(partial(forwarder.add, Flow(inside, dialled)))
+
+
+def _forwarder() -> Forwarder:
+    """The forwarder of this process; a forked child makes its own."""
+    with _lock:
+        forwarder = _running.get(os.getpid())
+        if forwarder is None:
+            forwarder = _running[os.getpid()] = Forwarder()
+            run = partial(forwarder.run, lambda: False, 60.0)
+            threading.Thread(target=run, name="tapml-bridge", daemon=True).start()
+        return forwarder

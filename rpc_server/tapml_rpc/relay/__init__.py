@@ -1,1 +1,0 @@
-"""The ends of a relay: addresses that lead through one, tunnels, a way for libzmq."""
