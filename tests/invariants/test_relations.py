@@ -364,6 +364,37 @@ def test_calls_that_a_program_leaves_out_altogether_are_found() -> None:
     assert violated(learned, run(clipped(clips="never", schedules=3, other=True))) == set()
 
 
+def scaled(*, unscales: str = "before") -> Callable[[], None]:
+    """A loop with a scaler of gradients, which unscales them in its step if nothing else did."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        model, scaler = nn.Linear(4, 1), torch.amp.GradScaler("cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(8, 4)).square().mean()).backward()
+            if unscales == "before":
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if unscales == "after":
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+
+    return loop
+
+
+@pytest.mark.parametrize("unscales", ["after", "never"])
+def test_scaled_gradients_that_are_clipped_are_found(unscales: str) -> None:
+    learned = infer([run(scaled())])
+    assert violated(learned, run(scaled())) == set()
+    assert (
+        "Before each torch.nn.utils.clip_grad_norm_, GradScaler.unscale_ has been called since the "
+        "last backward call."
+    ) in violated(learned, run(scaled(unscales=unscales)))
+
+
 def test_a_loader_that_begins_again_at_each_step_is_found() -> None:
     def train(*, again: bool = False) -> Callable[[], None]:
         def loop() -> None:

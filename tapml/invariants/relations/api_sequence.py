@@ -126,7 +126,8 @@ class APISequence(Relation):
     def _said(self, params: Params, last: Record | None) -> str:
         asked, needed = _asked_and_needed(params)
         if _is_of_gradients(asked, needed):
-            return f"{short_name(needed)} was not called between a backward call and the step"
+            between = f"between a backward call and {short_name(asked)}"
+            return f"{short_name(needed)} was not called {between}"
         since = "since training began" if last is None else f"since the call in step {last.step}"
         return f"{short_name(asked)} was called, and {short_name(needed)} was not, {since}"
 
@@ -167,7 +168,7 @@ def _asked_and_needed(params: Params) -> tuple[str, str]:
 
 
 def _is_of_gradients(asked: str, needed: str) -> bool:
-    return needed in _OF_GRADIENTS and asked in _STEPS
+    return needed in _OF_GRADIENTS and asked in (*_OF_GRADIENTS, *_STEPS)
 
 
 def _used(place: int, process: list[Record], memory: Memory) -> Iterator[Example]:
