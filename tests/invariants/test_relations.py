@@ -196,7 +196,8 @@ def value_learning(seed: int, kind: str = "right") -> Run:
             optimizer.zero_grad()
             with torch.no_grad():
                 wanted = 1 + 0.9 * target(torch.randn(8, 4))
-            functional.mse_loss(value(torch.randn(8, 4)), wanted).backward()
+            loss: Any = functional.mse_loss(value(torch.randn(8, 4)), wanted)
+            loss.backward()
             with torch.no_grad():
                 if kind == "by hand":
                     for each in value.features.parameters():

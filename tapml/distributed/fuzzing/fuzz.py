@@ -13,7 +13,8 @@ from tapml.distributed.engine import find_engine
 from tapml.distributed.fuzzing.campaign import Campaign, ModelResult, run_campaign
 from tapml.distributed.fuzzing.clusters import Cluster
 from tapml.distributed.fuzzing.pages import write_pages
-from tapml.distributed.fuzzing.report import CLUSTERS, TRIALS, write_clusters
+from tapml.distributed.fuzzing.report import CLUSTERS, write_clusters
+from tapml.distributed.fuzzing.shrinking import TRIALS
 from tapml.distributed.settings_space import check_options
 from tapml.isolate.pool import Pool
 from tapml.runs.events import Watcher, ignore

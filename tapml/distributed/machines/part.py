@@ -33,7 +33,9 @@ _POLL_SECONDS: Final = 0.05
 _GRACE_SECONDS: Final = 1.5
 _TUNNELS: Final[dict[str, Tunnel]] = {}
 # A run may close its pool, so no two use one.
-_POOLS: Final = WarmPools(lambda key: Pool(TORCH.jobs, environment=key), alone=True)
+_POOLS: Final[WarmPools[Environment]] = WarmPools(
+    lambda key: Pool(TORCH.jobs, environment=key), alone=True
+)
 
 
 def packed(message: Any) -> bytes:
