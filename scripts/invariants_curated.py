@@ -67,7 +67,7 @@ def curated() -> InvariantSet:
         for each in found.invariants
         if each.runs >= _PER_PROGRAM * _LEAST_PROGRAMS
         and all(name.startswith(("torch.", "model.")) for name in _apis(each.params.items()))
-        and each.relation != "VariableAttribute"
+        and each.relation not in ("VariableAttribute", "Evaluated")
         and each.params.get("mode") != "tied"
     ]
     return msgspec.structs.replace(found, invariants=kept)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import number, positive
 from tapml.cli.setting_arguments import add_settings, listed
-from tapml_targets.errors import EXIT_MISMATCH, InputError
+from tapml_targets.errors import EXIT_MISMATCH
 
 if TYPE_CHECKING:
     from tapml.distributed.fuzzing.campaign import ModelResult
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FUZZ_EPILOG: Final = """\
 examples:
-  tapml distributed fuzz found                           DDP and FSDP2, chains, cells and bags
+  tapml distributed fuzz found                           DDP and FSDP2, all kinds but dlrm
   tapml distributed fuzz found --engine torchrec --kind dlrm --models 20 --world 1,2,3,4,8
   tapml distributed fuzz found --engine ddp --kind chain --mixing --models 100
   tapml distributed fuzz found --with bug.py             what bug.py defines or changes holds
@@ -61,7 +61,7 @@ def add_fuzz(commands: Any) -> None:
         "--kind",
         type=listed("a list of kinds of models such as chain,cell", str),
         metavar="NAME,...",
-        help="dlrm, bags, chain, cell (default: all that the engines and libraries here take)",
+        help="dlrm, bags, chain, cell, block (default: all that engines and libraries here take)",
     )
     fuzz.add_argument(
         "--models", type=positive, default=4, metavar="N", help="of each kind (default: 4)"
@@ -113,53 +113,32 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
     """Check generated models; 1 on a finding."""
     import msgspec
 
-    from tapml.distributed.checking import open_pool
-    from tapml.distributed.engine import find_engine
-    from tapml.distributed.fuzzing.campaign import Campaign, run_campaign
-    from tapml.distributed.fuzzing.pages import write_pages
-    from tapml.distributed.fuzzing.report import CLUSTERS, write_clusters
-    from tapml.distributed.settings_space import check_options
+    from tapml.distributed.fuzzing.fuzz import fuzz
     from tapml.durable.strict_json import to_strict
 
-    options = {name: tuple(values) for name, values in arguments.set}
-    check_options([find_engine(name) for name in arguments.engine], options)
-    if arguments.samples and any(arguments.samples % each for each in arguments.world):
-        raise InputError(
-            f"--samples {arguments.samples} does not divide by every world of "
-            f"{','.join(map(str, arguments.world))}: choose a common multiple"
-        )
-    campaign = Campaign(
-        engines=tuple(arguments.engine),
-        worlds=tuple(arguments.world),
-        options=options,
-        kinds=tuple(arguments.kind or ()),
+    found = fuzz(
+        arguments.folder,
+        engines=arguments.engine,
+        worlds=arguments.world,
+        options=dict(arguments.set),
+        kinds=arguments.kind or (),
         models=arguments.models,
         seed=arguments.seed,
         samples=arguments.samples,
         mixing=arguments.mixing,
         patch=arguments.patch,
         deadline_seconds=arguments.deadline,
+        trials=arguments.shrink,
+        workers=arguments.workers,
+        watcher=_tell,
     )
-    with open_pool(campaign.engines) as pool:
-        results = run_campaign(
-            arguments.folder, campaign, watcher=_tell, pool=pool, workers=arguments.workers
-        )
-        clusters = write_clusters(
-            arguments.folder,
-            results,
-            campaign,
-            pool,
-            trials=arguments.shrink,
-            watcher=_tell,
-        )
-    page = write_pages(arguments.folder, results, clusters, arguments.folder / CLUSTERS)
     if arguments.json:
-        plain = {"models": results, "clusters": clusters}
+        plain = {"models": found.models, "clusters": found.clusters}
         print(json.dumps(to_strict(msgspec.to_builtins(plain)), indent=1, allow_nan=False))
     else:
-        _print(results, clusters, arguments.folder / CLUSTERS)
-        print(f"report: {page}")
-    return EXIT_MISMATCH if clusters else 0
+        _print(found.models, found.clusters, found.place)
+        print(f"report: {found.page}")
+    return EXIT_MISMATCH if found.clusters else 0
 
 
 def run_rerun(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tapml.distributed.engine import Engine
     from tapml.runs.events import Event
 
 
@@ -17,11 +16,9 @@ def list_settings(
     names: list[str] | None, asked: Mapping[str, tuple[str, ...]], *, as_json: bool
 ) -> int:
     """Print every combination and what becomes of it."""
-    from tapml.distributed.settings_space import candidates, check_options
+    from tapml.distributed.listing import settings
 
-    engines = _engines(names)
-    check_options(engines, asked)
-    found = [each for engine in engines for each in candidates(engine, asked=asked)]
+    found = settings(names, asked)
     if as_json:
         rows = [
             {
@@ -62,8 +59,12 @@ def list_settings(
 
 def list_published(names: list[str] | None, *, as_json: bool) -> int:
     """Print the paper's settings one by one."""
+    from tapml.distributed.listing import engines_named
+
     found = [
-        (engine.name, each) for engine in _engines(names) for each in engine.settings.published()
+        (engine.name, each)
+        for engine in engines_named(names)
+        for each in engine.settings.published()
     ]
     if as_json:
         rows = [
@@ -91,19 +92,19 @@ def audit_settings(
     as_json: bool,
 ) -> int:
     """Run a job under the settings that rules prune; 1 if one of them is equal to one device."""
-    from tapml.distributed.checking import check
-    from tapml.distributed.engine import find_engine
-    from tapml.distributed.results import Outcome
+    from tapml.distributed.listing import audit
 
-    engines = [each.name for each in _engines(names) if each.settings.RULES]
-    found = check(job, engines=engines, options=asked, pruned=True, watcher=watcher)
-    rules = {name: find_engine(name).settings.RULES for name in engines}
-    rows: list[dict[str, Any]] = []
-    for each in found.results:
-        rule = next(rule.name for rule in rules[each.setting.engine] if rule.prunes(each.setting))
-        row = {"setting": each.setting.name, "rule": rule, "outcome": str(each.outcome)}
-        rows.append(row | {"reason": each.reason})
-    stale = [row for row in rows if row["outcome"] == Outcome.EQUAL]
+    found = audit(job, names, asked, watcher=watcher)
+    rows: list[dict[str, Any]] = [
+        {
+            "setting": each.result.setting.name,
+            "rule": each.rule,
+            "outcome": str(each.result.outcome),
+            "reason": each.result.reason,
+        }
+        for each in found
+    ]
+    stale = [each for each in found if each.stale]
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
@@ -111,9 +112,3 @@ def audit_settings(
             print(f"{row['setting']:58} {row['rule']}: {row['outcome']}. {row['reason']}".rstrip())
         print(f"\n{len(rows)} pruned settings tried: {len(stale)} are equal to one device")
     return 1 if stale else 0
-
-
-def _engines(names: list[str] | None) -> list[Engine]:
-    from tapml.distributed.engine import engine_packages, find_engine
-
-    return [find_engine(name) for name in names or engine_packages()]

@@ -302,7 +302,14 @@ def _read(arguments: argparse.Namespace) -> InvariantSet:
 
 def _chosen(arguments: argparse.Namespace, found: InvariantSet) -> InvariantSet:
     """A set without what is suppressed, and of it what is selected."""
+    if not found.invariants:
+        raise InputError(
+            "the set holds no invariant that a run could break; learn from runs that were right "
+            "with `tapml invariants infer`"
+        )
     found = found.without(arguments.suppress)
+    if not found.invariants:
+        raise InputError("--suppress leaves no invariant of the set")
     return found if arguments.select is None else found.selected(arguments.select)
 
 

@@ -94,7 +94,7 @@ def explain(
         if found is None and first.phase == "update":
             found = _gradient_again(judgement, reference, run, tensors, precision)
         return found
-    return None
+    return _of_own_samples(first, reference, run, tensors, precision)
 
 
 def _moves(deviation: Deviation, reference: Run, tensors: Tensors) -> bool:
@@ -184,6 +184,34 @@ def _unsummed(
         "all-reduce it over the ranks: in the forward pass after a layer that is cut by inputs, in "
         "the backward pass before one that is cut by outputs",
     )
+
+
+def _of_own_samples(
+    first: Deviation, reference: Run, run: Run, tensors: Tensors, precision: str
+) -> Mistake | None:
+    """A buffer that each rank makes of its own samples: one device's is the mean, or the sum."""
+    key: Key = first.phase, first.step, first.tensor
+    earlier = ("buffer", first.step - 1, first.tensor), ("start", 0, first.tensor)
+    known = reference.ranks[0]
+    before = next((tensors.get(known[each].digest) for each in earlier if each in known), None)
+    expected = tensors.get(known[key].digest) if key in known else None
+    held = [records[key] for records in run.ranks if key in records]
+    parts = [tensors.get(each.digest) for each in held if each.placement == "whole"]
+    if first.phase != "buffer" or expected is None or before is None or len(parts) < 2:
+        return None
+    values = [each for each in parts if each is not None and each.shape == expected.shape]
+    if len(values) < len(run.ranks) or all(np.array_equal(each, values[0]) for each in values):
+        return None
+    changes, wanted = [each - before for each in values], expected - before
+    allowed = TOLERANCE[precision] * np.abs(wanted).max(initial=0.0)
+    for found, verb in ((np.mean(changes, axis=0), "averages"), (np.sum(changes, axis=0), "sums")):
+        if np.abs(found - wanted).max(initial=0.0) <= allowed:
+            return Mistake(
+                f"{first.tensor} is made of each rank's own samples, and nothing {verb} it",
+                "all-reduce what it is made of before it is stored"
+                + (", and divide by the number of ranks" if verb == "averages" else ""),
+            )
+    return None
 
 
 def _observed(deviation: Deviation, reference: Run, run: Run, tensors: Tensors) -> Observed:

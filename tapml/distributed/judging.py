@@ -315,6 +315,13 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
         else:
             errors[key] = found
     deviations += _unexpected(judging)
+    if _made_up_for(judging, deviations, errors):
+        for each in deviations:
+            judging.not_compared[f"gradient of {each.tensor}"] = (
+                "it differs, but what the ranks do with it gives the same update"
+            )
+            del errors["gradient", each.step, each.tensor]
+        deviations.clear()
     order = {phase: place for place, phase in enumerate(PHASES)}
     deviations.sort(key=lambda each: (_late(each), each.step, order[each.phase]))
     return Judgement(
@@ -325,6 +332,21 @@ def judge(reference: Run, run: Run, tensors: Tensors, limits: Limits) -> Judgeme
         max(errors.values(), default=0.0),
         errors,
     )
+
+
+def _made_up_for(judging: _Judge, deviations: list[Deviation], errors: dict[Key, float]) -> bool:
+    """Whether only gradients differ, and the updates, which are not zero, are equal.
+
+    So it is if weights are averaged after the step, or the learning rate is divided instead.
+    """
+    for each in deviations:
+        key: Key = ("update", each.step, each.tensor)
+        if each.phase != "gradient" or key not in errors:
+            return False
+        update = judging.tensors.get(judging.wanted[key].digest)
+        if update is None or not np.any(update):
+            return False
+    return bool(deviations)
 
 
 def _is_input(name: str) -> bool:

@@ -6,7 +6,7 @@ means the same in both, on a stored trace and while a script trains.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -95,10 +95,11 @@ class Relation:
         """The APIs whose calls the rule looks at: what a watched run has to record."""
         return frozenset(params[name] for name in self.apis if name in params)
 
-    def missing(self, params: Params, called: Collection[str]) -> tuple[str, str] | None:
+    def missing(self, params: Params, called: Mapping[str, Record]) -> tuple[str, str] | None:
         """Why a rule never applied in a run of the program that it was learned from.
 
-        A call that the run makes, and what it does not do about it; None if that is no error.
+        `called` has the first call of each API. The answer is a call that the run
+        makes, and what it does not do about it; None if that is no error.
         """
         return None
 

@@ -72,6 +72,7 @@ class Variables:
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
+        self._left: dict[int, str] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
@@ -314,18 +315,35 @@ class Variables:
         variables = self._variables()
         # A tied parameter has several names.
         before, self._last = self._last, {}
+        left, self._left = self._left, {}
         for each in variables:
             last, now = before.get(id(each.tensor)), self._after.get(each.name)
             now = self._last[id(each.tensor)] = now or self._digest(each.tensor)
             changed = None if last is None else last != now
-            recorder.note(STATE, each.name, self._state(each, changed), now)
+            unused = self._unused(each, changed, left)
+            recorder.note(STATE, each.name, self._state(each, changed, unused), now)
         # Identities are those of tensors that this keeps.
         self._stated = variables
         self._gradients.clear()
         if len(self._views) > 2 * len(variables):
             self._views.clear()
 
-    def _state(self, variable: Variable, changed: bool | None) -> dict[str, Value]:
+    def _unused(self, variable: Variable, changed: bool | None, left: dict[int, str]) -> bool:
+        """Whether a parameter got a gradient since the last step that nothing used.
+
+        No optimizer holds it, and it kept its value. A gradient that an earlier step left is none.
+        """
+        tensor = variable.tensor
+        if variable.in_optimizer or not (variable.in_model and tensor.requires_grad):
+            return False
+        if tensor.grad is None or self._gradient(tensor)[0] != "nonzero":
+            return False
+        bits = bits_of(tensor.grad)
+        now = digest(tensor.grad) if bits is None else str(bits.sum().item())
+        self._left[id(tensor)] = now
+        return changed is False and left.get(id(tensor)) != now
+
+    def _state(self, variable: Variable, changed: bool | None, unused: bool) -> dict[str, Value]:
         """The fields of a variable's state; a watched run has one object for equal ones."""
         tensor = variable.tensor
         attributes = vars(tensor)
@@ -339,10 +357,11 @@ class Variables:
             variable.in_optimizer,
             self._gradient(tensor)[0] if asked else "",
             changed,
+            unused,
         )
         if not attributes and (found := self._shared.get(key)) is not None:
             return found
-        kind, dtype, shape, trained, in_model, in_optimizer, gradient, _ = key
+        kind, dtype, shape, trained, in_model, in_optimizer, gradient, *_ = key
         fields: dict[str, Value] = {
             "type": kind,
             "attribute": "data",
@@ -356,6 +375,8 @@ class Variables:
             fields["grad"] = gradient
         if changed is not None:
             fields["changed"] = changed
+        if unused:
+            fields["grad_unused"] = True
         for name, value in attributes.items():
             if not name.startswith("_") and isinstance(value, bool | int | str):
                 fields[f"attr.{name}"] = value

@@ -170,6 +170,8 @@ def watch(
     if trace is not None or invariants is None:
         raise InputError("give either invariants, to watch the run, or trace, to record it")
     found = invariants if isinstance(invariants, InvariantSet) else read_set(Path(invariants))
+    if not found.invariants:
+        raise InputError("there is no invariant to watch for: the set is empty")
     # One process has no other rank to compare with.
     single = [
         each

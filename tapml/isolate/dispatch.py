@@ -47,6 +47,11 @@ class Dispatcher:
             end.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._wake)
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
     def do(self, action: Callable[[], None]) -> None:
         """Queue a function for the thread. Raises InputError if the pool is closed."""
         with self._lock:

@@ -201,6 +201,11 @@ class Pool:
         )
         return call.future
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._dispatcher.closed
+
     def close(self) -> None:
         """Kill every process. Pending calls fail with ChildDiedError or GroupDiedError."""
         self._dispatcher.close()

@@ -21,7 +21,7 @@ from tests.distributed.jobs.planted import *
 planted.FAULT = {fault!r}
 STEPS = {steps}
 """
-_PLAIN = """
+PLAIN_JOB = """
 import torch
 from torch import nn
 
@@ -59,7 +59,7 @@ def check_job(warm_pool: Pool, tmp_path: Path) -> CheckJob:
 
     def run(code: str = "", **options: Any) -> Check:
         path = tmp_path / "job.py"
-        path.write_text(_PLAIN + code)
+        path.write_text(PLAIN_JOB + code)
         return check(path, pool=warm_pool, **options)
 
     return run

@@ -103,3 +103,35 @@ def optimizer(model):
 
     assert (result.outcome, result.phase) == (Outcome.INCONSISTENT, "update")
     assert "the weights move by -0.1 times their gradients besides" in result.mistake
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("self.seen.lerp_(x.mean(0), 0.1)", "nothing averages it"),
+        ("self.seen.add_((x > 0).sum(0))", "nothing sums it"),
+    ],
+)
+def test_a_buffer_of_each_rank_s_own_samples_is_named(
+    check_job: CheckJob, change: str, said: str
+) -> None:
+    found = check_job(
+        f"""
+class Seeing(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+        self.register_buffer("seen", torch.zeros(4))
+    def forward(self, x):
+        with torch.no_grad():
+            {change}
+        return super().forward(x)
+model = Seeing
+def distribute(model, rank, world):
+    return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
+""",
+        worlds=[2],
+        engines=["own"],
+    )
+    (result,) = found.results
+    assert (result.tensor, result.ranks) == ("seen", (0, 1))
+    assert result.mistake == f"seen is made of each rank's own samples, and {said}"

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from tapml.cli.distributed_settings import audit_settings
 from tapml.cli.main import main
-from tapml.distributed.engine import find_engine
+from tapml.distributed.checking import check
+from tapml.distributed.engine import Rule, find_engine
 from tapml.distributed.results import Setting
 from tapml.distributed.settings_space import candidates, settings_of
+from tapml.isolate.pool import Pool
+from tapml.runs.events import ignore
 from tapml_targets.errors import InputError
-from tests.distributed.conftest import CheckJob
+from tests.distributed.conftest import PLAIN_JOB, CheckJob
 
 
 def test_every_combination_is_listed_with_what_becomes_of_it(
@@ -133,3 +139,29 @@ def test_a_setting_that_cannot_run_here_says_what_is_missing(check_job: CheckJob
     assert {str(each.outcome) for each in found.results} == {"not run"}
     assert "a GPU and NCCL" in found.results[0].reason
     assert found.exit_code == 2
+
+
+def test_an_audit_runs_what_rules_prune_and_names_one_that_is_out_of_date(
+    warm_pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(PLAIN_JOB + "\nWORLDS = [1, 2]\n")
+    monkeypatch.setattr(
+        "tapml.distributed.listing.check",
+        lambda job, pool, **asked: check(job, pool=warm_pool, **asked),
+    )
+    audit = partial(audit_settings, ["hsdp"], {}, job, ignore, as_json=True)
+    assert audit() == 0
+    (pruned,) = json.loads(capsys.readouterr().out)
+    assert (pruned["setting"], pruned["rule"]) == ("hsdp x 1", "hybrid-has-pairs")
+    assert pruned["outcome"] != "equal"
+    assert pruned["reason"]
+
+    rule = Rule("no-pairs", "one pair alone", lambda setting: setting.world == 2)
+    monkeypatch.setattr(find_engine("hsdp").settings, "RULES", (rule,))
+    assert audit() == 1
+    (stale,) = json.loads(capsys.readouterr().out)
+    assert (stale["setting"], stale["rule"], stale["outcome"]) == ("hsdp x 2", "no-pairs", "equal")

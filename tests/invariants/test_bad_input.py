@@ -76,3 +76,14 @@ def test_an_api_that_does_not_exist_here_is_named(
     assert said.splitlines()[-1].endswith("1 did not apply, the run does not call torch.gone.f")
     assert main(["invariants", "check", str(tmp_path / "set"), str(clean.folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["never_called"] == ["torch.gone.f"]
+
+
+def test_a_set_that_no_run_can_break_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.invariants"
+    empty.write_text('{"format": "tapml-invariants/1", "runs": [], "invariants": []}')
+    for command in (["show"], ["check"], ["merge", "--output", str(tmp_path / "out")]):
+        words = [*command, str(empty), *(["trace"] if command == ["check"] else [])]
+        assert main(["invariants", *words]) == 2
+        assert "holds no invariant that a run could break" in capsys.readouterr().err

@@ -165,6 +165,68 @@ def cleared(*, between: bool) -> Callable[[], None]:
     return loop
 
 
+class Value(nn.Module):
+    """Values of two actions; its features may be fixed, though their parameters could train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.fixed = False
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Two numbers a row."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.fixed):
+            hidden = torch.tanh(self.features(states))
+        values: torch.Tensor = self.head(hidden)
+        return values
+
+
+def value_learning(seed: int, kind: str = "right") -> Run:
+    """Learn values with a target network that follows, and gets no gradient."""
+
+    def train() -> None:
+        torch.manual_seed(seed)
+        value, target = Value(), Value()
+        held = value if kind == "right" else value.head
+        if kind == "left over":
+            value(torch.randn(2, 4)).sum().backward()
+            value.fixed = True
+        optimizer = torch.optim.Adam(held.parameters(), lr=1e-2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.no_grad():
+                wanted = 1 + 0.9 * target(torch.randn(8, 4))
+            loss: Any = functional.mse_loss(value(torch.randn(8, 4)), wanted)
+            loss.backward()
+            with torch.no_grad():
+                if kind == "by hand":
+                    for each in value.features.parameters():
+                        assert each.grad is not None
+                        each.sub_(each.grad, alpha=0.1)
+                        each.grad = None
+                for mine, its in zip(target.parameters(), value.parameters(), strict=True):
+                    mine.lerp_(its, 0.1)
+            optimizer.step()
+
+    return run(train)
+
+
+def test_a_parameter_whose_gradients_nothing_uses_is_found() -> None:
+    learned = infer([value_learning(1), value_learning(2)])
+    (rule,) = [
+        each
+        for each in learned.invariants
+        if each.relation == "OptimizerParameters" and each.params["mode"] == "used"
+    ]
+    assert rule.text == "Each parameter that gets gradients is in an optimizer."
+    # Updated by hand; or the gradient is of a phase that is over.
+    for kind, steps in (("right", []), ("by hand", []), ("left over", []), ("part", [1])):
+        checker = Checker(InvariantSet(learned.format, learned.runs, [rule]))
+        for window in value_learning(3, kind).windows:
+            checker.check(window)
+        assert [each.first.step for each in checker.findings.values()] == steps, kind
+
+
 def test_gradients_that_are_cleared_before_a_step_uses_them_are_found() -> None:
     learned = infer([run(cleared(between=False))])
     assert violated(learned, run(cleared(between=False))) == set()
@@ -255,8 +317,10 @@ def test_training_that_goes_on_in_evaluation_mode_is_found() -> None:
     assert (found.first.step, found.first.found) == (3, "Sequential ran in evaluation mode")
 
 
-def clipped(*, clips: bool = True, schedules: int = 1, other: bool = False) -> Callable[[], None]:
-    """A loop that clips gradients, and whose schedule moves every so many steps."""
+def clipped(
+    *, clips: str = "before", schedules: int = 1, other: bool = False, evaluates: bool = True
+) -> Callable[[], None]:
+    """A loop that clips gradients, whose schedule moves every so many steps, and an evaluation."""
 
     def loop() -> None:
         torch.manual_seed(0)
@@ -266,11 +330,16 @@ def clipped(*, clips: bool = True, schedules: int = 1, other: bool = False) -> C
         for step in range(6):
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
-            if clips:
+            if clips == "before":
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            if clips == "after":
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             if step % schedules == schedules - 1:
                 schedule.step()
+        model.train(not evaluates)
+        with torch.no_grad():
+            model(torch.randn(8, 4))
 
     return loop
 
@@ -278,14 +347,53 @@ def clipped(*, clips: bool = True, schedules: int = 1, other: bool = False) -> C
 def test_calls_that_a_program_leaves_out_altogether_are_found() -> None:
     learned = infer([run(clipped())])
     assert violated(learned, run(clipped())) == set()
-    without = violated(learned, run(clipped(clips=False)))
+    without = violated(learned, run(clipped(clips="never")))
     assert len(without) == 1
     assert "clip_grad_norm_" in without.pop()
     rarely = violated(learned, run(clipped(schedules=3)))
     assert rarely
+    (late,) = violated(learned, run(clipped(clips="after")))
+    assert late == (
+        "Before each Optimizer.step, torch.nn.utils.clip_grad_norm_ has been called since the last "
+        "backward call."
+    )
+    assert violated(learned, run(clipped(evaluates=False))) == {
+        "Holder is evaluated in evaluation mode."
+    }
     assert all("LRScheduler.step" in each for each in rarely)
     # Another program may do without.
-    assert violated(learned, run(clipped(clips=False, schedules=3, other=True))) == set()
+    assert violated(learned, run(clipped(clips="never", schedules=3, other=True))) == set()
+
+
+def scaled(*, unscales: str = "before") -> Callable[[], None]:
+    """A loop with a scaler of gradients, which unscales them in its step if nothing else did."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        model, scaler = nn.Linear(4, 1), torch.amp.GradScaler("cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(8, 4)).square().mean()).backward()
+            if unscales == "before":
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if unscales == "after":
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+
+    return loop
+
+
+@pytest.mark.parametrize("unscales", ["after", "never"])
+def test_scaled_gradients_that_are_clipped_are_found(unscales: str) -> None:
+    learned = infer([run(scaled())])
+    assert violated(learned, run(scaled())) == set()
+    assert (
+        "Before each torch.nn.utils.clip_grad_norm_, GradScaler.unscale_ has been called since the "
+        "last backward call."
+    ) in violated(learned, run(scaled(unscales=unscales)))
 
 
 def test_a_loader_that_begins_again_at_each_step_is_found() -> None:
@@ -464,9 +572,8 @@ def test_a_model_that_was_compiled_before_is_refused_by_name() -> None:
         compiled(torch.ones(1, 2))
     model = nn.Sequential(nn.Linear(2, 2))
     model[0].compile(backend="eager")
-    nothing = InvariantSet("tapml-invariants/1", [], [])
     with pytest.raises(SetupError, match=r"Sequential was compiled"):
-        watch(model, invariants=nothing).__enter__()
+        watch(model, invariants="pytorch").__enter__()
 
 
 def test_an_evaluation_gives_the_same_bits_with_and_without_recording() -> None:

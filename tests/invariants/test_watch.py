@@ -120,6 +120,8 @@ def test_wrong_arguments_are_named(learned: InvariantSet) -> None:
     loud: Any = "shout"
     with pytest.raises(InputError, match="on_violation"):
         watch(invariants=learned, on_violation=loud).__enter__()
+    with pytest.raises(InputError, match="the set is empty"):
+        watch(invariants=InvariantSet(learned.format, [], [])).__enter__()
     number: Any = 3
     with pytest.raises(InputError, match="modules and optimizers"):
         watch(number, invariants=learned).__enter__()

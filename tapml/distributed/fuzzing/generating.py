@@ -1,4 +1,4 @@
-"""Draws models: DLRM-like over all ranges of D3's table I, chains with skips, stacked cells."""
+"""Draws models: DLRM-like over all ranges of D3's table I, chains with skips, cells, blocks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Final
 
 import msgspec
 
+from tapml.distributed.fuzzing.blocks import BLOCKS, KNOWN
 from tapml.distributed.fuzzing.genome import Gene, Genome, Network, Recommender, Table
 from tapml.distributed.fuzzing.layers import IMAGE, LAYERS
 from tapml.distributed.fuzzing.source import Graph
 
 TABLES: Final = ("dlrm", "bags")
-KINDS: Final = (*TABLES, "chain", "cell")
+KINDS: Final = (*TABLES, "chain", "cell", "block")
 """`dlrm` has TorchRec's collections of tables, `bags` the same as single EmbeddingBags."""
 PUBLISHED_SAMPLES: Final = 2400
 """Of the paper's batches (section III-D)."""
 NETWORK_SAMPLES: Final = 48
 _LONGEST_BAG: Final = 4
+_BLOCK_SHAPES: Final[tuple[tuple[int, ...], ...]] = ((12,), (6, 8), (8, 16), (3, 8, 8))
+_NORMS: Final = ("LayerNorm", "GroupNorm", "GELU", "Tanh")
 _SHAPES: Final[tuple[tuple[int, ...], ...]] = ((8,), (5, 6), (3, 8, 8))
 
 
@@ -39,7 +42,8 @@ def generate(kind: str, seed: int, index: int, samples: int | None, *, mixing: b
     if tables:
         found: Genome = _recommender(random, kind == "dlrm", count)
     else:
-        found = (_chain if kind == "chain" else _cells)(random, count, mixing)
+        draw = {"chain": _chain, "cell": _cells, "block": _blocks}[kind]
+        found = draw(random, count, mixing)
     return _frozen(found, random) if index % 2 else found
 
 
@@ -111,9 +115,35 @@ def _cells(random: Random, samples: int, mixing: bool) -> Network:
     return msgspec.structs.replace(network, genes=tuple(genes))
 
 
+def _blocks(random: Random, samples: int, mixing: bool) -> Network:
+    """Blocks one after another, with norms and activations between them, and some skips."""
+    tokens = random.choice((0, 0, 30))
+    network = Network(
+        shape=(8,) if tokens else random.choice(_BLOCK_SHAPES),
+        genes=(),
+        outputs=random.randint(2, 5) * 4,
+        samples=samples,
+        tokens=tokens,
+    )
+    graph = Graph.of(network)
+    genes: list[Gene] = []
+    between = [*_NORMS, "BatchNorm", "Dropout"] if mixing else list(_NORMS)
+    wanted = random.randint(2, 6)
+    while sum(each.layer in BLOCKS for each in genes) < wanted:
+        gene = Gene(layer=random.choice(list(BLOCKS)), size=random.randint(1, 8))
+        if not graph.add(gene):
+            continue
+        genes.append(gene)
+        for name in (random.choice(between), random.choice(("Add", "Concatenate"))):
+            more = Gene(layer=name, back=2 if KNOWN[name].inputs == 2 else 0)
+            if random.random() < 0.4 and graph.add(more):
+                genes.append(more)
+    return msgspec.structs.replace(network, genes=tuple(genes))
+
+
 def _back(name: str, back: int) -> int:
     """A layer of two inputs takes two nodes."""
-    return max(back, 1) if LAYERS[name].inputs == 2 else back
+    return max(back, 1) if KNOWN[name].inputs == 2 else back
 
 
 def _frozen(genome: Genome, random: Random) -> Genome:

@@ -13,7 +13,7 @@ class Gene(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     layer
-        A name in :data:`tapml.distributed.fuzzing.layers.LAYERS`.
+        A name in :data:`tapml.distributed.fuzzing.blocks.KNOWN`.
     size
         Features or channels that it gives, if it can choose.
     back

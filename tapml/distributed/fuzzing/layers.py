@@ -239,7 +239,7 @@ CLASSES: Final[dict[str, str]] = {
 """Sources of the classes that layers name besides PyTorch's."""
 
 
-def fit(name: str, shape: Shape, size: int) -> Made:
+def fit(layer: Layer, shape: Shape, size: int) -> Made:
     """A layer's source and the shape it gives; None if it does not fit there."""
-    made = LAYERS[name].make(shape, size)
+    made = layer.make(shape, size)
     return made if made is not None and math.prod(made[1]) <= MOST_ELEMENTS else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -47,13 +48,19 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[tuple[str, str, str], ...]
 
 
-def rerun(folder: Path, fix: Path, *, watcher: Watcher = ignore, pool: Pool | None = None) -> Fixed:
+def rerun(
+    cluster: str | os.PathLike[str],
+    fix: str | os.PathLike[str],
+    *,
+    watcher: Watcher = ignore,
+    pool: Pool | None = None,
+) -> Fixed:
     """Run all findings of a cluster again with a fix, and count what it resolves (D3, III-E).
 
     Parameters
     ----------
-    folder
-        The cluster's, below a fuzzer's folder.
+    cluster
+        Its folder, below a fuzzer's.
     fix
         A Python file that each job loads last, see
         :class:`~tapml.distributed.fuzzing.campaign.Campaign`.
@@ -63,6 +70,7 @@ def rerun(folder: Path, fix: Path, *, watcher: Watcher = ignore, pool: Pool | No
     InputError
         If the folder holds no cluster, or the fix is no Python.
     """
+    folder = Path(cluster)
     try:
         found = msgspec.json.decode((folder / CLUSTER).read_bytes(), type=Cluster)
     except (OSError, msgspec.MsgspecError) as error:
@@ -70,7 +78,7 @@ def rerun(folder: Path, fix: Path, *, watcher: Watcher = ignore, pool: Pool | No
             f"{folder} holds no cluster: give a folder that `tapml distributed fuzz` wrote below "
             f"{CLUSTERS} ({error})"
         ) from error
-    text = read_patch(fix)
+    text = read_patch(Path(fix))
     place = folder / f"fix-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     with writing(place):
         place.mkdir(exist_ok=True)

@@ -6,9 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from tapml.distributed.fuzzing.blocks import CLASSES as CLASSES_OF_BLOCKS
+from tapml.distributed.fuzzing.blocks import KNOWN
 from tapml.distributed.fuzzing.genome import Gene, Genome, Network, Recommender
-from tapml.distributed.fuzzing.layers import CLASSES, LAYERS, Shape, fit
+from tapml.distributed.fuzzing.layers import CLASSES as CLASSES_OF_LAYERS
+from tapml.distributed.fuzzing.layers import Shape, fit
 
+_CLASSES: Final = {**CLASSES_OF_LAYERS, **CLASSES_OF_BLOCKS}
 RATE: Final = 0.5
 """Learning rate of generated jobs, plain SGD."""
 
@@ -74,11 +78,11 @@ class Graph:
         last = len(self.nodes) - 1
         taken = max(last - gene.back, first)
         inputs: tuple[int, ...] = (taken,)
-        if LAYERS[gene.layer].inputs == 2:
+        if KNOWN[gene.layer].inputs == 2:
             inputs = (last, taken)
             if self.nodes[taken].shape != self.nodes[last].shape:
                 return False
-        made = fit(gene.layer, self.nodes[taken].shape, gene.size)
+        made = fit(KNOWN[gene.layer], self.nodes[taken].shape, gene.size)
         if made is not None:
             self.nodes.append(Node(made[0], inputs, made[1], gene.frozen))
         return made is not None
@@ -98,8 +102,8 @@ def _network(network: Network) -> str:
     head = f"nn.Linear({nodes[-1].shape[0]}, {network.outputs})"
     nodes.append(Node(head, (len(nodes) - 1,), (network.outputs,)))
     layers = _reached(nodes)
-    used = {name for _, node in layers for name in CLASSES if node.source.startswith(f"{name}(")}
-    classes = "".join(f"\n\n{text}" for name, text in CLASSES.items() if name in used)
+    used = {name for _, node in layers for name in _CLASSES if node.source.startswith(f"{name}(")}
+    classes = "".join(f"\n\n{text}" for name, text in _CLASSES.items() if name in used)
     build = "\n".join(f"        self.n{place} = {node.source}" for place, node in layers)
     run = "\n".join(
         f"        n{place} = self.n{place}({', '.join(f'n{each}' for each in node.inputs)})"
@@ -107,9 +111,10 @@ def _network(network: Network) -> str:
     )
     frozen = [f"n{place}" for place, node in layers if node.frozen]
     shape = ", ".join(map(str, (network.samples, *network.shape)))
+    recomputed = "import torch.utils.checkpoint\n" if "Recomputed" in used else ""
     drawn = f"torch.randint({network.tokens}, ({shape},))" if network.tokens else None
     return (
-        f'import torch\nfrom torch import nn\n\nINPUTS = ("x",)\n{classes}\n\n'
+        f'import torch\n{recomputed}from torch import nn\n\nINPUTS = ("x",)\n{classes}\n\n'
         "class Network(nn.Module):\n"
         f"    def __init__(self):\n        super().__init__()\n{build}\n\n"
         f"    def forward(self, n0):\n{run}\n        return n{len(nodes) - 1}\n"

@@ -11,11 +11,19 @@ import msgspec
 
 from tapml.distributed.cluster import RESOURCE, client_of, workers_of
 from tapml.distributed.fuzzing.patching import JOB, write_patched
+from tapml.distributed.machines.warm_pools import WarmPools
 
 if TYPE_CHECKING:
     from tapml.isolate.pool import Pool
 
-_WARM: Final[dict[tuple[str, ...], Pool]] = {}
+
+def _open(engines: tuple[str, ...]) -> Pool:
+    from tapml.distributed.checking import open_pool
+
+    return open_pool(engines)
+
+
+_POOLS: Final = WarmPools(_open, alone=False)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +82,13 @@ def spread(address: str, cases: Sequence[Case]) -> Iterator[tuple[str, bytes | s
 
 def check_case(payload: bytes) -> bytes:
     """Check one case; what a worker runs. Its pool stays warm for the next."""
-    from tapml.distributed.checking import check, open_pool
+    from tapml.distributed.checking import check
 
     case = msgspec.msgpack.decode(payload, type=Case)
-    if case.engines not in _WARM:
-        _WARM[case.engines] = open_pool(case.engines)
-    with tempfile.TemporaryDirectory(prefix="tapml-case-") as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="tapml-case-") as place,
+        _POOLS.lend(case.engines) as pool,
+    ):
         folder = Path(place)
         (folder / JOB).write_text(case.source, encoding="utf-8")
         job = write_patched(folder, case.patch) if case.patch else folder / JOB
@@ -89,6 +98,6 @@ def check_case(payload: bytes) -> bytes:
             engines=case.engines,
             options=case.options,
             deadline_seconds=case.deadline_seconds,
-            pool=_WARM[case.engines],
+            pool=pool,
         )
     return msgspec.msgpack.encode(found)

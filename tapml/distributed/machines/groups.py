@@ -20,7 +20,14 @@ import msgspec
 
 from tapml.distributed.cluster import RESOURCE, client_of, workers_of
 from tapml.distributed.job_sources import imported_beside
-from tapml.distributed.machines.part import VERSIONS, get_ready, packed, run_part, unpacked
+from tapml.distributed.machines.part import (
+    VERSIONS,
+    choose_store,
+    get_ready,
+    packed,
+    run_part,
+    unpacked,
+)
 from tapml.isolate.death import GroupDiedError, GroupReport
 from tapml.isolate.endpoints import to_error
 from tapml.isolate.environment import Environment
@@ -187,7 +194,12 @@ class MachineGroups:
         environment: Mapping[str, Any],
         deadline_seconds: float,
     ) -> list[dict[str, Any]]:
-        run = uuid.uuid4().hex
+        run, first = uuid.uuid4().hex, shares[0].worker
+        # Chosen for each run: another program may have taken the port of the run before.
+        chosen = self._submit(choose_store, b"", first, {}, f"tapml-store-{run}")
+        store = self._result(chosen, first, _LATE_SECONDS)
+        if "error" in store:
+            raise SetupError(f"{first}: {store['message']}")
         counted = any(each is not None for each in self._room().values())
         gates = {
             str(rank): each["gate"]
@@ -198,7 +210,7 @@ class MachineGroups:
         common = {
             "run": run,
             "size": len(gates),
-            "store": told[0]["store"],
+            "store": store["store"],
             "files": {name: path.read_bytes() for name, path in files.items()},
             "job": self._job.name,
             "payload": payload,

@@ -30,7 +30,13 @@ def meet(member: Member, part: Mapping[str, Any], timeout: timedelta) -> None:
     listening = None
     if first:
         # A store opens its port to the world, unless it gets one that is open.
-        listener = socket.create_server((address_of(0), part["store"]), backlog=256)
+        try:
+            listener = socket.create_server((address_of(0), part["store"]), backlog=256)
+        except OSError as error:
+            raise SetupError(
+                f"port {part['store']} of the ranks' store was taken by another program: "
+                "run it again"
+            ) from error
         listening = listener.detach()
     store = dist.TCPStore(  # type: ignore[attr-defined]
         address_of(0),

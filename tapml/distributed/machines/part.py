@@ -19,6 +19,7 @@ import msgspec
 
 from tapml.distributed.frameworks import READY, TORCH
 from tapml.distributed.machines.tunnel import Gate, Tunnel, address_of
+from tapml.distributed.machines.warm_pools import WarmPools
 from tapml.isolate.death import GroupDiedError
 from tapml.isolate.environment import Environment
 from tapml.isolate.frame import decode, encode
@@ -31,7 +32,10 @@ _POLL_SECONDS: Final = 0.05
 # Ranks that lose the others raise by themselves; what still runs then is ended.
 _GRACE_SECONDS: Final = 1.5
 _TUNNELS: Final[dict[str, Tunnel]] = {}
-_POOLS: Final[list[tuple[Environment, Pool]]] = []
+# A run may close its pool, so no two use one.
+_POOLS: Final[WarmPools[Environment]] = WarmPools(
+    lambda key: Pool(TORCH.jobs, environment=key), alone=True
+)
 
 
 def packed(message: Any) -> bytes:
@@ -47,19 +51,27 @@ def unpacked(data: bytes) -> Any:
 def get_ready(data: bytes) -> bytes:
     """Start this machine's tunnel and its warm processes, and say how others reach it.
 
-    `store` is a free port of the first rank's address, `versions` those of :data:`VERSIONS`.
+    `versions` are those of :data:`VERSIONS`.
     """
     try:
         request = unpacked(data)
         gate = _tunnel().gate
-        pool, environment = _pool(request["environment"])
-        pool.submit(READY, environment=environment).result()
-        with socket.create_server((address_of(0), 0)) as free:
-            store = free.getsockname()[1]
+        with _POOLS.lend(_environment(request["environment"])) as pool:
+            pool.submit(READY).result()
     except TapmlError as error:
         return packed(_said(error))
     versions = {name: package_version(name) or "" for name in VERSIONS}
-    return packed({"gate": list(gate), "store": store, "versions": versions})
+    return packed({"gate": list(gate), "versions": versions})
+
+
+def choose_store(data: bytes) -> bytes:
+    """A free port of the first rank's address, for the store of one run alone."""
+    del data
+    try:
+        with socket.create_server((address_of(0), 0)) as free:
+            return packed({"store": free.getsockname()[1]})
+    except OSError as error:
+        return packed(_said(SetupError(f"no port of {address_of(0)} is free: {error}")))
 
 
 def run_part(data: bytes) -> bytes:
@@ -102,16 +114,15 @@ def _run_ranks(
             "job": str(folder / "job" / request["job"]),
             "part": part,
         }
-        pool, environment = _pool(request["environment"])
-        future = pool.group(
-            request["count"],
-            TORCH.run,
-            payload,
-            folder=True,
-            environment=environment,
-            deadline_seconds=request["deadline"],
-        )
-        return _wait(future, tunnel, request["run"], flag, set(gates.values()), pool)
+        with _POOLS.lend(_environment(request["environment"])) as pool:
+            future = pool.group(
+                request["count"],
+                TORCH.run,
+                payload,
+                folder=True,
+                deadline_seconds=request["deadline"],
+            )
+            return _wait(future, tunnel, request["run"], flag, set(gates.values()), pool)
 
 
 def _wait(
@@ -135,7 +146,6 @@ def _wait(
             told_others = True
             _tell(tunnel, run, others)
         if cancelled() or (told_at and time.monotonic() > told_at + _GRACE_SECONDS):
-            _POOLS[:] = [each for each in _POOLS if each[1] is not pool]
             pool.close()
     try:
         return {"results": future.result()}
@@ -195,12 +205,5 @@ def _context(arguments: Mapping[str, Any]) -> ssl.SSLContext:
     return found
 
 
-def _pool(given: Mapping[str, Any]) -> tuple[Pool, Environment]:
-    """The warm pool of an environment, and the environment."""
-    environment = Environment(variables=given["variables"], preload=tuple(given["preload"]))
-    for known, pool in _POOLS:
-        if known == environment:
-            return pool, known
-    made = Pool(TORCH.jobs, environment=environment)
-    _POOLS.append((environment, made))
-    return made, environment
+def _environment(given: Mapping[str, Any]) -> Environment:
+    return Environment(variables=given["variables"], preload=tuple(given["preload"]))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import ipaddress
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -72,6 +71,8 @@ class Tunnel:
             )
         self._dialling = dialling
         self._failed: dict[str, None] = {}
+        self._ways: dict[tuple[str, int], Gate] = {}
+        self._opening = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tunnel", daemon=True).start()
         try:
@@ -89,7 +90,7 @@ class Tunnel:
 
         Its ranks ask for one at the Unix socket, with a line ``ADDRESS PORT HOST PORT``.
         """
-        servers: list[asyncio.Server] = []
+        servers: dict[tuple[str, int], asyncio.Server] = {}
 
         def open_way(address: str, port: int, gate: Gate) -> None:
             self._do(self._open(address, port, gate, servers))
@@ -103,13 +104,12 @@ class Tunnel:
                 writer.write(f"{error}\n".encode())
             await _close(writer)
 
-        servers.append(self._do(asyncio.start_unix_server(answer, socket)))
+        control = self._do(asyncio.start_unix_server(answer, socket))
         try:
             yield open_way
         finally:
             self._failed.pop(name, None)
-            for each in servers:
-                self._loop.call_soon_threadsafe(each.close)
+            self._loop.call_soon_threadsafe(self._end, control, servers)
 
     def failed(self, run: str) -> bool:
         """Whether another machine has said that a run failed."""
@@ -137,8 +137,16 @@ class Tunnel:
         await writer.drain()
         await _close(writer)
 
+    def _end(
+        self, control: asyncio.Server, servers: Mapping[tuple[str, int], asyncio.Server]
+    ) -> None:
+        control.close()
+        for way, server in servers.items():
+            server.close()
+            self._ways.pop(way, None)
+
     async def _open(
-        self, address: str, port: int, gate: Gate, servers: list[asyncio.Server]
+        self, address: str, port: int, gate: Gate, servers: dict[tuple[str, int], asyncio.Server]
     ) -> None:
         async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
@@ -146,12 +154,12 @@ class Tunnel:
                 await _join((reader, writer), ends)
             await _close(writer)
 
-        try:
-            servers.append(await asyncio.start_server(carry, address, port))
-        except OSError as error:
-            # Another rank of this machine has asked for the same way.
-            if error.errno != errno.EADDRINUSE:
-                raise
+        # Another rank of this machine may ask for the same way, also at the same time.
+        async with self._opening:
+            if self._ways.get((address, port)) != gate:
+                # In use by another program, or for another machine: no way to the peer.
+                servers[address, port] = await asyncio.start_server(carry, address, port)
+                self._ways[address, port] = gate
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, ValueError, OverflowError):

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -34,6 +34,12 @@ _FLOW: Final = (
 )
 # Right loops may call these again first: several models or losses, gradients that add up.
 _REPEATED: Final = (FORWARD, BACKWARD, ZERO_GRAD)
+# They change what a backward call made, so it comes before them.
+_OF_GRADIENTS: Final = (
+    "torch.amp.GradScaler.unscale_",
+    "torch.nn.utils.clip_grad_norm_",
+    "torch.nn.utils.clip_grad_value_",
+)
 _STEPS: Final = (STEP, "torch.amp.GradScaler.step")
 _LOOP: Final = frozenset((ZERO_GRAD, *_FLOW))
 
@@ -91,6 +97,7 @@ class APISequence(Relation):
                 yield from _used(place, process, memory)
             return
         asked, needed = _asked_and_needed(params)
+        of_gradients = _is_of_gradients(asked, needed)
         for place, process in enumerate(_events(window)):
             state = memory.setdefault(place, _State())
             for record in process:
@@ -113,9 +120,14 @@ class APISequence(Relation):
                     state.last, state.came, state.stepped = record, False, False
                 if record.name == STEP:
                     state.stepped = True
+                elif record.name == BACKWARD and of_gradients:
+                    state.came = False
 
     def _said(self, params: Params, last: Record | None) -> str:
         asked, needed = _asked_and_needed(params)
+        if _is_of_gradients(asked, needed):
+            between = f"between a backward call and {short_name(asked)}"
+            return f"{short_name(needed)} was not called {between}"
         since = "since training began" if last is None else f"since the call in step {last.step}"
         return f"{short_name(asked)} was called, and {short_name(needed)} was not, {since}"
 
@@ -130,14 +142,15 @@ class APISequence(Relation):
             )
         if params["first"] == ZERO_GRAD:
             return f"Before the first {second} after an optimizer step, {first} has been called."
-        return f"Before each {second}, {first} has been called since the last {second}."
+        last = "backward call" if _is_of_gradients(*_asked_and_needed(params)) else second
+        return f"Before each {second}, {first} has been called since the last {last}."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """Both calls; a missing call is named by its own name, not by what it is part of."""
         _, needed = _asked_and_needed(params)
         return frozenset({needed, topic(needed)})
 
-    def missing(self, params: Params, called: Collection[str]) -> tuple[str, str] | None:
+    def missing(self, params: Params, called: Mapping[str, Record]) -> tuple[str, str] | None:
         """A call of the loop that was left out altogether, or follows epochs and not steps."""
         asked, needed = _asked_and_needed(params)
         if params["mode"] == "used" or asked not in called:
@@ -152,6 +165,10 @@ def _asked_and_needed(params: Params) -> tuple[str, str]:
         return params["second"], STEP
     first, second = params["first"], params["second"]
     return (first, second) if params["mode"] == "cover" else (second, first)
+
+
+def _is_of_gradients(asked: str, needed: str) -> bool:
+    return needed in _OF_GRADIENTS and asked in (*_OF_GRADIENTS, *_STEPS)
 
 
 def _used(place: int, process: list[Record], memory: Memory) -> Iterator[Example]:

@@ -1,6 +1,8 @@
 """OptimizerParameters: the optimizers hold what the model trains, and nothing else.
 
 ``trainable``: each trainable parameter of a model that ran is in an optimizer.
+``used``: each parameter of a model that gets a gradient is in an optimizer, or changes otherwise;
+a target network, which gets none, may stay outside.
 ``belongs``: each parameter in an optimizer is one of a model that ran.
 """
 
@@ -20,9 +22,10 @@ class OptimizerParameters(Relation):
     avoided = ("in_", "grad", "changed", "requires_grad")
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
-        """Both ways, if there are parameters."""
+        """All ways, if there are parameters."""
         if any(state.fields["type"] == "Parameter" for w in windows for state in w.states):
             yield {"mode": "trainable"}
+            yield {"mode": "used"}
             yield {"mode": "belongs"}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
@@ -35,6 +38,11 @@ class OptimizerParameters(Relation):
                 holds = bool(fields["in_optimizer"])
                 found = "" if holds else f"no optimizer holds {state.name}, which the model trains"
                 yield Example(holds, (state,), state.name, found)
+            if params["mode"] == "used" and fields["in_model"]:
+                unused = bool(fields.get("grad_unused"))
+                if unused or (fields["in_optimizer"] and fields["requires_grad"]):
+                    found = f"{state.name} gets gradients, and no optimizer holds it"
+                    yield Example(not unused, (state,), state.name, found)
             if params["mode"] == "belongs" and fields["in_optimizer"]:
                 found = (
                     f"an optimizer holds a parameter of shape {fields['shape']} that is in no "
@@ -46,6 +54,8 @@ class OptimizerParameters(Relation):
         """Which way."""
         if params["mode"] == "trainable":
             return "Each trainable parameter of the model is in an optimizer."
+        if params["mode"] == "used":
+            return "Each parameter that gets gradients is in an optimizer."
         return "Each parameter in an optimizer is in a model that runs."
 
     def concerns(self, params: Params) -> frozenset[str]:

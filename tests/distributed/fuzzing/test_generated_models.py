@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tapml.distributed.fuzzing.blocks import BLOCKS
 from tapml.distributed.fuzzing.generating import generate
 from tapml.distributed.fuzzing.genome import Genome, Network, Recommender, Table
 from tapml.distributed.fuzzing.shrinking import smaller_than
@@ -27,7 +28,7 @@ def _trained(genome: Genome) -> tuple[Any, Any]:
     return before, model
 
 
-@pytest.mark.parametrize("kind", ["chain", "cell"])
+@pytest.mark.parametrize("kind", ["chain", "cell", "block"])
 def test_networks_of_all_kinds_train(kind: str) -> None:
     for index in range(6):
         genome = generate(kind, 1, index, 4, mixing=True)
@@ -41,10 +42,16 @@ def test_networks_of_all_kinds_train(kind: str) -> None:
         )
 
 
+def test_each_block_is_drawn() -> None:
+    drawn = [generate("block", 0, index, 4, mixing=False) for index in range(0, 400, 2)]
+
+    assert {gene.layer for each in drawn for gene in each.genes} >= set(BLOCKS)  # type: ignore[union-attr]
+
+
 @settings(max_examples=8, deadline=None)
-@given(st.data(), st.integers(0, 30))
-def test_every_part_of_a_network_is_a_network(data: st.DataObject, index: int) -> None:
-    genome = generate("chain", 2, index, 4, mixing=False)
+@given(st.data(), st.integers(0, 30), st.sampled_from(["chain", "block"]))
+def test_every_part_of_a_network_is_a_network(data: st.DataObject, index: int, kind: str) -> None:
+    genome = generate(kind, 2, index, 4, mixing=False)
 
     _trained(data.draw(smaller_than(genome)))
 

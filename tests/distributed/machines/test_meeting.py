@@ -7,13 +7,17 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tapml.distributed.machines.meeting import meet
 from tapml.distributed.machines.tunnel import address_of
+from tapml.isolate.member import Member
 from tapml.isolate.pool import Pool
+from tapml_targets.errors import SetupError
 from tests.distributed.conftest import CheckJob
 
 _SUMMED = """
@@ -73,3 +77,10 @@ def test_ranks_in_two_groups_are_the_ranks_of_one_run(
     assert summed.mistake == "gradients are summed over the ranks, not averaged"
     # Its pairs are process groups of their own, which are within and across the two.
     assert hybrid.outcome == "equal", hybrid.reason
+
+
+def test_a_port_that_another_program_took_is_no_crash_of_the_job() -> None:
+    with socket.create_server((address_of(0), 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=f"port {port} of the ranks' store was taken"):
+            meet(Member(0, 2), {"store": port}, timedelta(seconds=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 import time
@@ -88,6 +89,21 @@ def test_a_failure_is_told_to_another_machine_and_forgotten_after_the_run(tmp_pa
             time.sleep(0.01)
         assert other.failed("first")
     assert not other.failed("first")
+
+
+def test_a_way_is_opened_once_and_not_where_another_program_listens(tmp_path: Path) -> None:
+    one, other = Tunnel("127.0.0.1", None, None), Tunnel("127.0.0.2", None, None)
+    with socket.create_server((address_of(5), 0)) as taken, one.run("r", tmp_path / "a") as way:
+        with pytest.raises(OSError, match="in use"):
+            way(address_of(5), taken.getsockname()[1], other.gate)
+        with socket.create_server((address_of(6), 0)) as free:
+            port = free.getsockname()[1]
+        way(address_of(6), port, other.gate)
+        way(address_of(6), port, other.gate)
+        with pytest.raises(OSError, match="in use"):
+            way(address_of(6), port, one.gate)
+    with one.run("next", tmp_path / "b") as way:
+        way(address_of(6), port, one.gate)
 
 
 @pytest.mark.parametrize("line", ["connect", "connect 127.77.0.1 99999", "\xff" * 70_000, ""])

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import tapml.distributed
 from tapml.distributed.fuzzing.campaign import Campaign, ModelResult, read_genome, run_campaign
 from tapml.distributed.fuzzing.genome import Network
-from tapml.distributed.fuzzing.pages import write_pages
-from tapml.distributed.fuzzing.report import write_clusters
 from tapml.distributed.fuzzing.rerunning import rerun
 from tapml.isolate.pool import Pool
 from tapml_targets.errors import InputError
@@ -37,13 +36,21 @@ def test_a_bug_of_a_library_is_one_cluster_that_a_fix_resolves(
     bug, fix = tmp_path / "bug.py", tmp_path / "fix.py"
     bug.write_text(_SUMMED)
     fix.write_text("DistributedDataParallel.__init__ = plain\n")
-    campaign = Campaign(
-        engines=("ddp",), worlds=(2,), kinds=("chain",), models=2, samples=4, patch=bug
-    )
     folder = tmp_path / "found"
-    results = run_campaign(folder, campaign, pool=warm_pool)
-    (found,) = write_clusters(folder, results, campaign, warm_pool, trials=6)
+    fuzzed = tapml.distributed.fuzz(
+        folder,
+        engines=["ddp"],
+        worlds=[2],
+        kinds=["chain"],
+        models=2,
+        samples=4,
+        patch=bug,
+        trials=6,
+        pool=warm_pool,
+    )
+    (found,) = fuzzed.clusters
 
+    assert fuzzed.exit_code == 1
     assert found.mistake == "gradients are summed over the ranks, not averaged"
     assert len(found.findings) == 2
     assert found.published
@@ -51,10 +58,10 @@ def test_a_bug_of_a_library_is_one_cluster_that_a_fix_resolves(
     smallest, first = read_genome(place), read_genome(folder / "models" / "chain-0-0")
     assert isinstance(smallest, Network) and isinstance(first, Network)
     assert len(smallest.genes) < len(first.genes)
-    page = write_pages(folder, results, [found], folder / "clusters").read_text()
-    assert all(each.name in page for each in results) and found.mistake in page
+    page = fuzzed.page.read_text()
+    assert all(each.name in page for each in fuzzed.models) and found.mistake in page
     assert "exits with 1 while the bug is there" in (place / "report.html").read_text()
-    fixed = rerun(place, fix, pool=warm_pool)
+    fixed = tapml.distributed.rerun(place, fix, pool=warm_pool)
     assert (fixed.resolved, fixed.remaining, fixed.changed) == (2, 0, 0)
     assert "tapml" not in (place / "script.py").read_text()
     shown = subprocess.run(
