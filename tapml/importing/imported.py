@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy.typing as npt
 
@@ -18,6 +18,7 @@ CONSTANT: Final = "constants."
 """Prefix of the names of weights that are not parameters of the model."""
 
 
+@runtime_checkable
 class OtherProgram(Protocol):
     """What roots an entry that is no torch program: an ONNX model, a definition of mlc-llm."""
 

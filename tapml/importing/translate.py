@@ -21,7 +21,7 @@ from torch import fx
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from tapml.importing import packed_weights, reductions
+from tapml.importing import packed_weights, reductions, shifts
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.tir_patterns import OPAQUE
 from tapml.own_operators import own_operators
@@ -124,8 +124,9 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             self.convert_map[name] = self._of_predicates(self.convert_map[name], logical)
         for name in _COMPARISONS:
             self.convert_map[name] = self._compared(self.convert_map[name])
-        for name, converter in reductions.converters(self).items():
-            self.convert_map.setdefault(name, converter)
+        for added in (reductions, shifts):
+            for name, converter in added.converters(self).items():
+                self.convert_map.setdefault(name, converter)
         for own in own_operators().values():
             self.convert_map[f"{own.name}.default"] = self._own(own)
         self.convert_map[packed_weights.CONVERTER] = partial(packed_weights.convert, self)

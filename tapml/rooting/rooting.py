@@ -22,14 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tapml.importing.cache import PlanCache, rooting_key
-from tapml.importing.exporting import ExportedEntry
-from tapml.importing.imported import ImportedModel, RootProgram
-from tapml.importing.importer import export_model
+from tapml.importing.imported import ImportedModel, OtherProgram, RootProgram
 from tapml.plan.graph_plan import Body, CallStep, Entry, GraphPlan, Operator
 from tapml.plan.rooting_report import STEP_TOLERANCE, Rooted, RootingReport, check, compare
 from tapml.rooting.interpreter import Functions, run_entry
-from tapml.rooting.own_forward import root_wrapper
-from tapml.rooting.torch_run import run_torch
 from tapml_targets.errors import InputError, MismatchError
 
 if TYPE_CHECKING:
@@ -86,6 +82,9 @@ def root(
     known = cache.get_rooting(key) if cache is not None else None
     if known is not None:
         return known
+    from tapml.importing.importer import export_model
+    from tapml.rooting.own_forward import root_wrapper
+
     root_wrapper(model)
     if not imported.exported:
         imported = replace(imported, exported=export_model(model))
@@ -111,7 +110,7 @@ def root_runs(
     MismatchError
         If an operator or an output differs by more than its tolerance.
     """
-    exported = _exported(imported)
+    exported = exported_programs(imported)
     functions = reference if reference is not None else _compile(imported)
     state = dict(state or {})
     comparisons = _Comparisons()
@@ -119,12 +118,7 @@ def root_runs(
         entry = imported.plan.entries[name]
         tensors = {**imported.weights, **state, **inputs}
         program = exported[name]
-        recorded: Mapping[str, Array]
-        if isinstance(program, ExportedEntry):
-            torch_run = run_torch(program, entry, tensors)
-            recorded, outputs = torch_run.recorded, torch_run.outputs
-        else:
-            recorded, outputs = program.run(entry, tensors)
+        recorded, outputs = run_program(program, entry, tensors)
         plan = imported.plan
         _compare_operators(plan, entry, functions, tensors, recorded, comparisons)
         values = run_entry(entry, functions, tensors)
@@ -134,7 +128,27 @@ def root_runs(
     return RootingReport(tuple(comparisons.done), tuple(comparisons.skipped))
 
 
-def _exported(imported: ImportedModel) -> Mapping[str, RootProgram]:
+def run_program(
+    program: RootProgram, entry: Entry, tensors: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], Sequence[Array]]:
+    """The values inside of a program by their names, and its outputs."""
+    if isinstance(program, OtherProgram):
+        return program.run(entry, tensors)
+    # A recorded rooting is compared where there is no PyTorch.
+    from tapml.rooting.torch_run import run_torch
+
+    run = run_torch(program, entry, tensors)
+    return run.recorded, run.outputs
+
+
+def exported_programs(imported: ImportedModel) -> Mapping[str, RootProgram]:
+    """What a model's entries are rooted in.
+
+    Raises
+    ------
+    InputError
+        If it has nothing.
+    """
     if not imported.exported:
         raise InputError(
             "this plan has no torch program (it was read from the cache or comes from "
@@ -169,7 +183,7 @@ def _compare_operators(
     recorded: Mapping[str, Array],
     comparisons: _Comparisons,
 ) -> None:
-    makers = _makers(plan, entry)
+    makers = makers_of(plan, entry)
     compared: set[str] = set()
     read = _read(plan, entry)
 
@@ -218,7 +232,7 @@ def _coarsest(operator: Operator, data_type: str) -> str:
     body = operator.body
     if body is None or data_type not in STEP_TOLERANCE:
         return data_type
-    inside = (body.entry.values[name].dtype for name in _makers(body, body.entry))
+    inside = (body.entry.values[name].dtype for name in makers_of(body, body.entry))
     return max((data_type, *inside), key=lambda each: STEP_TOLERANCE.get(each, 0.0))
 
 
@@ -234,7 +248,7 @@ def _read(plan: GraphPlan, entry: Entry) -> frozenset[str]:
     return frozenset(found)
 
 
-def _makers(plan: GraphPlan | Body, entry: Entry) -> dict[str, CallStep]:
+def makers_of(plan: GraphPlan | Body, entry: Entry) -> dict[str, CallStep]:
     """The call that computes each value, through views."""
     found: dict[str, CallStep] = {}
     for step in entry.steps:
@@ -254,7 +268,7 @@ def _compare_outputs(
     expected: Sequence[Array],
     comparisons: _Comparisons,
 ) -> None:
-    makers = _makers(plan, entry)
+    makers = makers_of(plan, entry)
     after = {binding.state: binding.after for binding in entry.state}
     state = {index: after[name] for name, _, index in bindings}
     outputs = iter(entry.outputs)

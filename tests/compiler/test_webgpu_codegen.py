@@ -59,6 +59,27 @@ def test_a_scan_gives_each_row_a_thread(adapter: Driver, name: str, axis: int) -
     np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
+def test_conditions_take_both_sides(adapter: Driver) -> None:
+    """A short circuit is a branch: chains of them took SwiftShader's compiler gigabytes."""
+    rows = tirx.Var("n", "int64")
+    given = te.placeholder((rows, 8), "float32", name="given")
+
+    def shifted(i: Any, j: Any) -> Any:
+        inside = tirx.all(i >= 1, tirx.any(j == 2, j >= 5))
+        return tirx.if_then_else(inside, given[i - 1, j], tirx.const(-1.0, "float32"))
+
+    made = te.compute((rows, 8), shifted, "made")
+    of = operator("shifted", te.create_prim_func([given, made]))
+    values = np.arange(40, dtype=np.float32).reshape(5, 8)
+    expected = np.full_like(values, -1)
+    expected[1:, [2, 5, 6, 7]] = values[:-1, [2, 5, 6, 7]]
+    np.testing.assert_array_equal(apply(adapter, of, values, values), expected)
+    (module,) = compiled(of).modules
+    assert b" & " in module.code
+    assert b"&&" not in module.code
+    assert b"||" not in module.code
+
+
 def test_each_kernel_is_a_module_without_enable_lines() -> None:
     sort = compiled(scan("sort", (2, "n"), lambda x: relax.op.sort(x, axis=-1)))
     half = compiled(scale(dtype="float16"))

@@ -14,6 +14,7 @@ from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.serialization import from_json_graph_str
 
+from tapml_targets.codegen.booleans import with_logical_operators
 from tapml_targets.codegen.remainders import without_multiples
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.store_guards import keep_store_guards
@@ -79,7 +80,7 @@ def load_function(source: OperatorSource) -> Any:
         raise CompileError(
             f"operator {source.name!r}: expected a PrimFunc, got {type(function).__name__}"
         )
-    return function.with_attr("global_symbol", source.identifier)
+    return with_logical_operators(function).with_attr("global_symbol", source.identifier)
 
 
 def _parsed(text: str) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tapml_targets.codegen import gpu, lowering
-from tapml_targets.codegen.host_function import for_host
+from tapml_targets.codegen import gpu
+from tapml_targets.codegen.operator_library import operator_library, stated_limits
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.printed import TextBuild, tvm_text
 from tapml_targets.codegen.source import OperatorSource
@@ -39,7 +39,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
     Parameters
     ----------
     source
-        The operator, unscheduled.
+        The operator, unscheduled, in its form for processors: TVM's kernels for a scan have a race.
     target
         Limits that the schedule keeps to, and options:
 
@@ -69,10 +69,6 @@ def generate(source: OperatorSource, target: Target) -> Library:
 
 
 def _generate(source: OperatorSource, target: Target, options: Mapping[str, str]) -> Library:
-    wanted = options.get("schedule", "dlight")
-    if wanted == "one-thread":
-        source = replace(source, function=for_host(source.function))
-    function = move_into_threads(lowering.load_function(source))
     build = TextBuild(
         platform="opencl",
         dialect=DIALECT,
@@ -81,12 +77,18 @@ def _generate(source: OperatorSource, target: Target, options: Mapping[str, str]
         features=_FEATURES,
     )
     scheduler = gpu.Scheduler(
-        wanted,
+        options.get("schedule", "dlight"),
         _tvm_target(options.get("schedule_kind", "opencl"), target.limits, options),
         target.limits,
         build,
     )
-    return scheduler.library(source, function)
+    # TVM's own kernels for scans, given in their place, have variables beside the launch.
+    return operator_library(source, scheduler, _known(target.limits), move_into_threads)
+
+
+def _known(limits: Limits) -> Limits:
+    """With what every device has and none states: integers of 64 bits."""
+    return replace(stated_limits(limits), features=limits.features | {"int64"})
 
 
 def _built_as(module: CodeModule, options: Mapping[str, str]) -> CodeModule:

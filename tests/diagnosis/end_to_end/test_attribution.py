@@ -72,9 +72,14 @@ def gave(found: Attribution, variant: str) -> str:
 
 
 def test_tvms_wrong_running_sum_is_its_schedule(
-    sampler: Carved, pocl: DeviceDescription, intel: DeviceDescription, compiler: Compiler
+    sampler: Carved,
+    pocl: DeviceDescription,
+    intel: DeviceDescription,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing is planted: threads in lockstep are taken for granted, and PoCL has none."""
+    """TVM's own kernel takes threads in lockstep for granted, and PoCL has none."""
+    monkeypatch.setattr("tapml.compiler.compiler.function_kind", lambda name: "gpu")
     with platform(pocl, compiler) as on:
         failure = sampler.failure(on)
         assert failure.operator.name == "gpu_2d_continuous_cumsum"

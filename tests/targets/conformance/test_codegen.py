@@ -147,6 +147,25 @@ def scan(platform: str, name: str, axis: int) -> Library:
     return generate(source(of), Target(platform))
 
 
+def all_of_booleans(x: Any) -> Any:
+    """What the four bitwise operators give for `x` and its rows turned round."""
+    other = relax.op.flip(x, 0)
+    two = (relax.op.bitwise_and, relax.op.bitwise_or, relax.op.bitwise_xor)
+    return relax.op.concat([relax.op.bitwise_not(x), *(each(x, other) for each in two)], 0)
+
+
+def test_bitwise_operators_on_booleans_are_logical(driver: Driver) -> None:
+    """C makes an int of a bool first; shading languages have no such operators."""
+    given = np.random.default_rng(0).random((6, 20)) < 0.5
+    other = given[::-1]
+    expected = np.concatenate([~given, given & other, given | other, given ^ other])
+    of = from_relax("booleans", (6, 20), all_of_booleans, dtype="bool")
+    np.testing.assert_array_equal(apply(driver, lambda: of, given, expected), expected)
+    numbers = np.arange(-10, 10, dtype=np.int32)
+    bits = from_relax("bits", (20,), relax.op.bitwise_not, dtype="int32")
+    np.testing.assert_array_equal(apply(driver, lambda: bits, numbers, numbers), ~numbers)
+
+
 @pytest.mark.parametrize(("name", "axis"), [("cumsum", 1), ("cumprod", 1), ("cumprod", 2)])
 def test_a_scan_is_right(driver: Driver, name: str, axis: int) -> None:
     given = np.random.default_rng(0).uniform(0.9, 1.1, (3, 150, 7)).astype(np.float32)

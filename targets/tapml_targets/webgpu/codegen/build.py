@@ -23,7 +23,12 @@ from tapml_targets.library import Launch, Library, ScalarArgument
 from tapml_targets.target import Target
 from tapml_targets.webgpu.codegen.mathematics import TEXTS
 from tapml_targets.webgpu.codegen.storage import store_in_words
-from tapml_targets.webgpu.codegen.text import check_scalars, features_of, split_kernels
+from tapml_targets.webgpu.codegen.text import (
+    check_scalars,
+    features_of,
+    split_kernels,
+    without_short_circuits,
+)
 
 DIALECT: Final = "wgsl"
 
@@ -57,6 +62,7 @@ def _written(
     with as_runtime_errors("TVM cannot write the kernel"):
         printed = str(build(device, lowered.target).inspect_source("wgsl"))
     text = split_kernels(with_exact_constants(printed, device))[name]
+    text = without_short_circuits(text)
     text = within_subgroups(text, "subgroupShuffle", f"{_TVM_WIDTH - 1}u")
     text = store_in_words(text, elements, modes, moves)
     text = f"{spelt}\n{text}" if spelt else text

@@ -1,0 +1,150 @@
+"""A bundle is checked, unpacked, and its wheels installed into a folder of their own.
+
+pip does it where it is there; a machine may have none, and a wheel is a zip archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+FORMAT: Final = "tapml-nvidia-bundle/1"
+MANIFEST: Final = "manifest.json"
+ARCHIVE: Final = "carried.tar.xz"
+WHEELS: Final = "wheels"
+_DONE: Final = "installed.json"
+_BLOCK: Final = 1 << 20
+_LARGEST_MANIFEST: Final = 1 << 20
+
+
+class BundleError(Exception):
+    """The bundle cannot be used; the message is one line."""
+
+
+def read_manifest(bundle: Path) -> dict[str, Any]:
+    """What the bundle says of itself, with every file's checksum compared.
+
+    Raises
+    ------
+    BundleError
+        If it is no bundle, a file is missing, or its content is another.
+    """
+    path = bundle / MANIFEST
+    try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise ValueError("too large")
+        manifest = json.loads(path.read_text("utf-8"))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"expected {FORMAT}, got {manifest['format']}")
+        files = dict(manifest["files"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{bundle} is no bundle ({error}): make one with `prepare`") from error
+    for name, expected in files.items():
+        try:
+            found = checksum(bundle / name)
+        except OSError as error:
+            raise BundleError(f"{name} of the bundle cannot be read: {error.strerror}") from error
+        if found != expected:
+            raise BundleError(f"{name} of the bundle is damaged: copy the bundle again")
+    return dict(manifest)
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def unpacked(bundle: Path, manifest: dict[str, Any], folder: Path) -> Path:
+    """The folder with the archive's content; what an earlier run unpacked is used again.
+
+    Raises
+    ------
+    BundleError
+        If it cannot be written, or the archive is of another kind.
+    """
+    target = folder / str(manifest["files"][ARCHIVE])[:16]
+    if target.is_dir():
+        return target
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(bundle / ARCHIVE, "r:xz") as archive:
+            archive.extractall(partial, filter="data")
+        partial.rename(target)
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise BundleError(f"the bundle cannot be unpacked to {folder}: {error}") from error
+    return target
+
+
+def installed(carried: Path, say: Callable[[str], None], seconds: float) -> tuple[Path | None, str]:
+    """The folder that holds the carried packages, and how they came there; None without wheels.
+
+    Raises
+    ------
+    BundleError
+        If they cannot be installed.
+    """
+    wheels = sorted((carried / WHEELS).glob("*.whl"))
+    if not wheels:
+        return None, "the bundle carries no wheels: the packages are this interpreter's"
+    site = carried / "site"
+    done = site / _DONE
+    if done.is_file():
+        return site, str(json.loads(done.read_text("utf-8"))["how"])
+    say(f"installing {len(wheels)} carried wheels")
+    how = _by_pip(wheels, site, seconds) or _by_unzipping(wheels, site)
+    done.write_text(json.dumps({"how": how}), "utf-8")
+    return site, how
+
+
+def _by_pip(wheels: list[Path], site: Path, seconds: float) -> str:
+    asked = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps",
+        "--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--upgrade",
+        "--root-user-action", "ignore", "--find-links", str(wheels[0].parent),
+        "--target", str(site), *map(str, wheels),
+    ]  # fmt: skip
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if told.returncode == 0:
+        return f"{len(wheels)} wheels, by pip"
+    if "not a supported wheel" in told.stderr:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        last = told.stderr.strip().splitlines()[-1]
+        raise BundleError(
+            f"the wheels are not for this Python: prepare with --python {version} ({last})"
+        )
+    return ""
+
+
+def _by_unzipping(wheels: list[Path], site: Path) -> str:
+    try:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                for name in archive.namelist():
+                    # Of a wheel's other places only these two hold modules.
+                    _, data, inside = name.partition(".data/")
+                    kind, _, rest = inside.partition("/")
+                    if data and kind not in ("purelib", "platlib"):
+                        continue
+                    target = (site / (rest if data else name)).resolve()
+                    if not target.is_relative_to(site.resolve()) or name.endswith("/"):
+                        continue
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(archive.read(name))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise BundleError(f"the carried wheels cannot be unpacked: {error}") from error
+    return f"{len(wheels)} wheels, unpacked without pip"
