@@ -98,7 +98,7 @@ class PartsRunner:
     ) -> None:
         self._graph = graph
         self._prepare = prepare
-        self._step = graph.inputs()[0].shape[:1] or (None,)
+        self._step = step_of(graph.inputs())
         self._free_step = step
         self._whole: dict[tuple[tuple[int, ...], ...], Prepared] = {}
         self.versions = versions
@@ -107,7 +107,7 @@ class PartsRunner:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs, in calls of as many instances as the model takes."""
-        found = in_steps(self._run_whole, inputs, self._step[0] or self._free_step)
+        found = in_steps(self._run_whole, inputs, self._step or self._free_step)
         return dict(zip(self._graph.outputs, found, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
@@ -120,7 +120,7 @@ class PartsRunner:
                 prepared.append(self._prepare(self._graph, part, step))
             return [to_plain(each) for each in prepared[0](step)]
 
-        values = in_steps(run, inputs, self._step[0] or self._free_step)
+        values = in_steps(run, inputs, self._step or self._free_step)
         return self._graph.by_node(dict(zip(self._graph.names_of(part), values, strict=True)))
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
@@ -141,11 +141,31 @@ class PartsRunner:
         return [to_plain(each) for each in self._whole[shapes](inputs)]
 
 
+def step_of(inputs: Sequence[Input]) -> int | None:
+    """Instances of one call, where the model fixes them."""
+    return next((each.shape[0] for each in inputs if each.shape), None)
+
+
+def instances(inputs: Mapping[str, Array]) -> int:
+    """How many there are; a single number is the same for all of them."""
+    return next((len(each) for each in inputs.values() if each.ndim), 1)
+
+
+def taken(inputs: Mapping[str, Array], places: Any) -> dict[str, Array]:
+    """Some of the instances; what is a single number is the same for all.
+
+    Examples
+    --------
+    >>> taken({"x": np.arange(5), "rate": np.array(16_000)}, slice(2))
+    {'x': array([0, 1]), 'rate': array(16000)}
+    """
+    return {name: each[places] if each.ndim else each for name, each in inputs.items()}
+
+
 def filled(inputs: Mapping[str, Array], step: int | None) -> dict[str, Array]:
     """The instances of one call: the last repeated up to as many as the model takes."""
-    count = len(next(iter(inputs.values())))
-    places = np.minimum(np.arange(max(step or 1, count)), count - 1)
-    return {name: each[places] for name, each in inputs.items()}
+    count = instances(inputs)
+    return taken(inputs, np.minimum(np.arange(max(step or 1, count)), count - 1))
 
 
 def in_steps(
@@ -157,17 +177,29 @@ def in_steps(
 
     Examples
     --------
-    >>> in_steps(lambda x: [x["x"] * 2], {"x": np.arange(5)}, 2)
-    [array([0, 2, 4, 6, 8])]
+    >>> in_steps(lambda x: [x["x"] * 2, np.ones(3)], {"x": np.arange(5)}, 2)
+    [array([0, 2, 4, 6, 8]), array([1., 1., 1.])]
     """
-    count = len(next(iter(inputs.values())))
+    count = instances(inputs)
     if step is None or step == count:
         return list(run(inputs))
     found: list[list[Array]] = []
     for start in range(0, count, step):
         places = np.minimum(np.arange(start, start + step), count - 1)
-        found.append(list(run({name: each[places] for name, each in inputs.items()})))
-    joined = [
-        np.concatenate([np.atleast_1d(one) for one in each]) for each in zip(*found, strict=True)
-    ]
-    return [each[:count] for each in joined]
+        found.append(list(run(taken(inputs, places))))
+    return [_joined(each, step, count) for each in zip(*found, strict=True)]
+
+
+def _joined(calls: Sequence[Array], step: int, count: int) -> Array:
+    """An output of all calls: instances, a constant, or as many rows as each call makes."""
+    shapes = {each.shape for each in calls}
+    if shapes in ({()}, {(step, *calls[0].shape[1:])}):
+        return np.concatenate([np.atleast_1d(each) for each in calls])[:count]
+    if all(np.array_equal(each, calls[0], equal_nan=each.dtype.kind == "f") for each in calls):
+        return calls[0]
+    if len({each[1:] for each in shapes}) > 1:
+        raise UnsupportedOperatorError(
+            f"an output of {step} instances has the shapes {', '.join(map(str, sorted(shapes)))}: "
+            "they cannot be run a few at a time"
+        )
+    return np.concatenate(calls)

@@ -72,7 +72,10 @@ def _open(model: str | bytes, level: str) -> Any:
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
+    except Exception as error:  # Of classes without a common one.
+        named = type(error).__name__ == "NotImplemented" or "is not a registered" in str(error)
+        if not named:
+            raise
         raise UnsupportedOperatorError(str(error)) from error
 
 
