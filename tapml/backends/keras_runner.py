@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tapml.backends.keras_loading import load_keras
-from tapml.backends.parts import filled, in_steps, step_of
 from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.steps import filled, in_steps, step_of
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _BATCH = 64

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tapml.backends.parts import step_of
 from tapml.backends.runner import Array, Input, Node
+from tapml.backends.steps import step_of
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _OF_SHAPES: Final = ("Shape", "Size")

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tapml.backends.parts import instances
 from tapml.backends.runner import Array, Input
+from tapml.backends.steps import instances
 from tapml.comparing.data_folders import fitted, read_folder
 from tapml.comparing.texts import ENDING, read_texts, to_tokens
 from tapml_targets.errors import InputError

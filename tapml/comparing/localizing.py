@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tapml.backends.parts import in_steps, step_of, taken
 from tapml.backends.runner import Array, Node
+from tapml.backends.steps import in_steps, step_of, taken
 from tapml.comparing.data import Data
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (

@@ -25,7 +25,7 @@ import time
 import numpy as np
 from onnx.reference.ops import op_batch_normalization, op_relu
 from tapml.backends.onnx_reference.runner import load as load_reference
-from tapml.backends.parts import in_steps
+from tapml.backends.steps import in_steps
 
 
 def epsilon(self, x, scale, bias, mean, var, **_):

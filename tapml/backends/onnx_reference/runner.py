@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import filled, in_steps
 from tapml.backends.runner import Array, Input, Node, is_tensor, to_plain
+from tapml.backends.steps import filled, in_steps
 from tapml_targets.errors import UnsupportedOperatorError
 
 

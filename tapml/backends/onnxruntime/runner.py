@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
+from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
 from tapml.backends.runner import Array, Input, Node, Runner, is_tensor, to_plain
+from tapml.backends.steps import filled, in_steps
 from tapml_targets.errors import UnsupportedOperatorError
 
 _LEVELS: Final = {

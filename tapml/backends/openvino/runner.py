@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
+from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
 from tapml.backends.runner import Array, Input, Node, Runner, to_plain
+from tapml.backends.steps import filled, in_steps
 from tapml_targets.errors import UnsupportedOperatorError
 
 _UNCONVERTED: Final = re.compile(

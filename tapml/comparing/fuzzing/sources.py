@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.finding import Backend
-from tapml.backends.parts import taken
 from tapml.backends.runner import Array
+from tapml.backends.steps import taken
 from tapml.comparing.data import Data
 from tapml.comparing.fuzzing import keras_mutants, torch_mutants
 from tapml.comparing.fuzzing.mutants import mutated
