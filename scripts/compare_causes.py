@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,17 +43,23 @@ from tapml.comparing.processes import (  # noqa: E402
     Failure,
 )
 from tapml.comparing.result import BackendResult, Comparison, PairResult  # noqa: E402
-from tapml.comparing.run import DEADLINE_SECONDS, compare, environment_of  # noqa: E402
+from tapml.comparing.run import DEADLINE_SECONDS, environment_of  # noqa: E402
 from tapml.comparing.verdicts import Thresholds, judge, truth_of  # noqa: E402
 from tapml.durable.files import write_json  # noqa: E402
 from tapml.durable.strict_json import to_strict  # noqa: E402
 from tapml.isolate.pool import Pool  # noqa: E402
 
-# Keras on PyTorch averages wrongly today, so it is not one of them.
+# Keras on PyTorch averages wrongly today, so it is not one of them. The first two that convert the
+# model are held against the fault.
 HEALTHY: Final = {
     ".keras": ("keras-openvino", "keras-tensorflow"),
-    ".onnx": ("onnxruntime", "openvino"),
+    ".onnx": ("onnxruntime", "openvino", "onnxruntime:disabled"),
 }
+_HELD: Final = 2
+
+
+class LeftOutError(Exception):
+    """The model shows nothing, as backends part on it without a fault."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -72,11 +79,11 @@ def main(arguments: list[str] | None = None) -> int:
                 file = results / f"{model.stem}.json"
                 if file.exists() or "." in model.stem or not fnmatchcase(model.stem, options.only):
                     continue
-                data = read_data(model.with_suffix(".npz"))
-                if model.suffix == ".onnx" and (reason := unusable(model, data, pool)):
-                    print(f"{model.stem}: left out, as {reason}", flush=True)
+                try:
+                    found = study(model, read_data(model.with_suffix(".npz")), pool, results)
+                except LeftOutError as error:
+                    print(f"{model.stem}: left out, as {error}", flush=True)
                     continue
-                found = study(model, data, pool, results)
                 write_json(file, to_strict(found))
                 planted = [each for each in found["pairs"] if each["cause"]]
                 print(f"{model.stem}: {len(planted)} faulty pairs, {len(misses([found]))} missed",
@@ -89,13 +96,6 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if misses(studied) else 0
 
 
-def unusable(model: Path, data: Data, pool: Pool) -> str:
-    """Why an ONNX model shows nothing: what is patched, or held against it, is wrong already."""
-    found = compare(model, [*HEALTHY[".onnx"], "onnx-reference"], data, pool=pool)
-    differing = [each for each in found.pairs if each.status != "agree"]
-    return f"{' and '.join(differing[0].backends)} part without a fault" if differing else ""
-
-
 def study(
     model: Path, data: Data, pool: Pool, scratch: Path, causes: tuple[Cause, ...] = CAUSES
 ) -> dict[str, Any]:
@@ -105,20 +105,21 @@ def study(
     -------
     A comparison as plain data; its pairs have besides ``cause`` (empty for the healthy pair),
     ``truth`` and ``acted``, the nodes where the patch changed a value, in order.
+
+    Raises
+    ------
+    LeftOutError
+        If backends part without a fault, or do not run the model.
     """
-    healthy = HEALTHY[model.suffix]
     of_onnx = model.suffix == ".onnx"
-    processes = {name: _process(find_backend(name), model, pool) for name in healthy}
+    processes: dict[str, BackendProcess] = {}
     outputs: dict[str, dict[str, Array]] = {}
     failures: dict[str, Failure] = {}
     pairs: list[dict[str, Any]] = []
     acted = scratch / "acted.txt"
     try:
-        inputs: dict[str, Array] = {}
-        for name, process in processes.items():
-            process.load()
-            inputs = data.for_inputs(process.inputs)
-            outputs[name] = process.run(inputs)
+        inputs = _run_healthy(model, data, pool, processes, outputs)
+        healthy = tuple(processes)
         localizer = Localizer(processes, inputs, data, failures)
         pairs.append(
             _pair(healthy, outputs, data, localizer) | {"cause": "", "truth": False, "acted": []}
@@ -168,6 +169,45 @@ def study(
         for name, each in failures.items() if name not in named
     ]  # fmt: skip
     return {**document, "pairs": pairs}
+
+
+def _run_healthy(
+    model: Path, data: Data, pool: Pool, processes: dict[str, BackendProcess],
+    outputs: dict[str, dict[str, Array]],
+) -> dict[str, Array]:  # fmt: skip
+    """Fill in the first two backends that convert the model, and what they make; the inputs.
+
+    What is patched must agree with them while nothing is planted in it.
+    """
+    inputs: dict[str, Array] = {}
+    for name in HEALTHY[model.suffix]:
+        processes[name] = process = _process(find_backend(name), model, pool)
+        try:
+            process.load()
+            inputs = data.for_inputs(process.inputs)
+            outputs[name] = process.run(inputs)
+        except BackendFailedError as error:
+            if error.failure.kind != "unsupported":
+                raise LeftOutError(f"{name} fails: {error}") from error
+            processes.pop(name).close()
+        if len(outputs) == _HELD:
+            break
+    else:
+        raise LeftOutError(f"only {' and '.join(outputs) or 'nothing'} runs it")
+    made = dict(outputs)
+    if model.suffix == ".onnx":
+        backend = Backend("the reference", on_onnx.__name__, on_onnx.DESCRIPTION)
+        with _process(backend, model, pool) as process:
+            try:
+                made[backend.text] = process.run(inputs)
+            except BackendFailedError as error:
+                raise LeftOutError(f"the reference fails without a fault: {error}") from error
+    truth = truth_of(data.labels, list(made.values()))
+    for one, other in combinations(made, 2):
+        verdict = judge(made[one], made[other], truth, Thresholds(), instances=len(data))
+        if verdict.status != "agree":
+            raise LeftOutError(f"{one} and {other} part without a fault: {verdict.reason}")
+    return inputs
 
 
 def _pair(

@@ -33,6 +33,7 @@ sys.path[0] = str(ROOT)
 from scripts.model_set.applications import APPLICATIONS  # noqa: E402
 from scripts.model_set.case import Case  # noqa: E402
 from scripts.model_set.packaged import PACKAGED, make_packaged  # noqa: E402
+from scripts.model_set.rare import RARE  # noqa: E402
 from scripts.model_set.seeded_onnx import SEEDED_ONNX, make_seeded  # noqa: E402
 from scripts.model_set.tables import false_accusations, write_tables  # noqa: E402
 from scripts.model_set.trained import TRAINED  # noqa: E402
@@ -47,6 +48,7 @@ CASES: Final = (
     *(Case(name, trained.dataset, ".keras") for name, trained in TRAINED.items()),
     *(Case(name, "digits, keras.applications", ".keras") for name in APPLICATIONS),
     *(Case(name, "digits, seeded ONNX", ".onnx") for name in SEEDED_ONNX),
+    *(Case(name, "digits, rare settings", ".keras") for name in RARE),
     *(Case(name, f"{packaged.group} ({packaged.package})", ".onnx")
       for name, packaged in PACKAGED.items()),
 )  # fmt: skip
@@ -89,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
 def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
     """Make the models that are not there; the small trained ones together."""
     absent = [each for each in cases if not each.model(folder).exists()]
-    for kind in (TRAINED, APPLICATIONS):
+    for kind in (TRAINED, APPLICATIONS, RARE):
         names = [each.name for each in absent if each.name in kind]
         if names:
             path = os.pathsep.join(map(str, filter(None, (packages, os.environ.get("PYTHONPATH")))))

@@ -1,13 +1,13 @@
-"""Bicubic resizing takes another cubic on PyTorch than on JAX, Keras 3.15.1.
+"""Bicubic resizing takes other cubics on PyTorch and OpenVINO than on JAX, Keras 3.15.1.
 
-Needs keras, jax and torch.
+Needs keras, jax, torch and openvino.
 """
 
 import os
 import subprocess
 import sys
 
-BACKENDS = ("jax", "torch")
+BACKENDS = ("jax", "torch", "openvino")
 
 
 def show() -> None:

@@ -1,13 +1,15 @@
-"""Gaussian blur with a kernel that is no square loses channels on PyTorch, Keras 3.15.1.
+"""Gaussian blur with a kernel that is no square: four results on five libraries, Keras 3.15.1.
 
-Needs keras, jax and torch.
+A bright pixel becomes a Gaussian on NumPy, a line on JAX, and a scrambled kernel on TensorFlow and
+OpenVINO; PyTorch pads for the other axis, raises, and makes one channel of three. Needs keras,
+jax, torch, tensorflow and openvino.
 """
 
 import os
 import subprocess
 import sys
 
-BACKENDS = ("jax", "torch")
+BACKENDS = ("numpy", "jax", "tensorflow", "openvino", "torch")
 
 
 def show() -> None:
@@ -15,8 +17,15 @@ def show() -> None:
     import numpy as np
     from keras import ops
 
-    x = np.random.default_rng(0).random((1, 5, 5, 3)).astype(np.float32)
-    print(ops.image.gaussian_blur(x, (3, 5), (1.0, 0.7)).shape)
+    pixel = np.zeros((1, 7, 7, 1), np.float32)
+    pixel[0, 3, 3] = 1
+    for image in (pixel, np.repeat(pixel, 3, axis=-1)):
+        try:
+            found = ops.convert_to_numpy(ops.image.gaussian_blur(image, (3, 5), (1.0, 0.7)))
+        except RuntimeError as error:
+            print(error)
+            continue
+        print(found.shape, found[0, 2:5, :, 0].round(2).tolist())
 
 
 if "KERAS_BACKEND" not in os.environ:

@@ -1,7 +1,7 @@
 """Makes Keras models and their data, in a process of its own.
 
-Small models are trained on JAX, which compiles the step. Large graphs run on PyTorch, which
-compiles nothing.
+Small models are made on JAX, which compiles the step of their training. Large graphs run on
+PyTorch, which compiles nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
 from scripts.model_set.applications import APPLICATIONS, make_application  # noqa: E402
+from scripts.model_set.rare import RARE, make_rare  # noqa: E402
 from scripts.model_set.trained import TRAINED, make_trained  # noqa: E402
 
 
 def main(folder: Path, names: list[str]) -> None:
     """Write ``NAME.keras`` and ``NAME.npz`` into a folder; a line about each."""
-    os.environ["KERAS_BACKEND"] = "jax" if names[0] in TRAINED else "torch"
-    if names[0] in TRAINED:
+    small = names[0] not in APPLICATIONS
+    os.environ["KERAS_BACKEND"] = "jax" if small else "torch"
+    if small:
         blocked: dict[str, Any] = sys.modules  # Keras would import it for its data sets.
         blocked["tensorflow"] = None
     for name in names:
         make = {**dict.fromkeys(TRAINED, make_trained), **dict.fromkeys(APPLICATIONS,
-                make_application)}[name]  # fmt: skip
+                make_application), **dict.fromkeys(RARE, make_rare)}[name]  # fmt: skip
         unfinished = folder / f"{name}.unfinished.keras"
         score = make(name, unfinished, folder / f"{name}.npz")
         unfinished.replace(folder / f"{name}.keras")

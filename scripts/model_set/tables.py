@@ -8,17 +8,32 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from scripts.model_set.case import KERAS_BACKENDS
 from tapml.comparing.causes import Document, causes, faults, unique_inconsistencies
 
 BEGIN: Final = "<!-- scripts/compare_model_set.py FOLDER --tables writes from here -->"
 END: Final = "<!-- end of the tables -->"
 
-# (kind of layer, backend): the script that shows it alone. Any other difference is a false
+# (kind of layer, backend): the scripts that show it alone. Any other difference is a false
 # accusation until one is written. A failure needs none: the backend did not run the model.
 CONFIRMED: Final = {
     ("AveragePooling2D", "keras-torch"): "keras-average-pooling.py",
     ("BatchNormalization", "onnx-reference"): "onnx-reference-batch-normalization.py",
     ("Resize", "onnx-reference"): "onnx-reference-resize-align-corners.py",
+    ("AveragePooling1D", "keras-torch"): "keras-average-pooling.py",
+    ("LayerNormalization", "keras-torch"): "keras-normalization-axis.py",
+    ("RMSNormalization", "keras-torch"): "keras-normalization-axis.py",
+    ("AffineTransform", "keras-tensorflow"): "keras-affine-transform.py",
+    ("Resizing", "keras-torch"): "keras-bicubic-resize.py",
+    ("Resizing", "keras-openvino"): "keras-nearest-resize.py keras-bicubic-resize.py",
+    **{("GaussianBlur", each): "keras-gaussian-blur.py" for each in KERAS_BACKENDS},
+    ("Conv2DTranspose", "keras-tensorflow"): "keras-transposed-convolution.py",
+    ("AdaptiveMaxPooling2D", "keras-tensorflow"): "keras-adaptive-max-pooling.py",
+    ("MaxPool", "keras-jax"): "keras-max-pool-strides.py",
+    ("MaxPool", "keras-numpy"): "keras-max-pool-strides.py",
+    ("Norm", "keras-jax"): "keras-norm-axis.py",
+    ("Norm", "keras-numpy"): "keras-norm-axis.py",
+    ("Pad", "keras-torch"): "keras-symmetric-padding.py",
     ("GlobalMaxPool", "onnx-reference"): "onnx-reference-global-max-pool.py",
 }
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")
@@ -120,8 +135,12 @@ def tables(results: Sequence[dict[str, Any]]) -> str:
     ]
     for cause in causes(named):
         models = len({each.model for each in cause.found})
-        script = CONFIRMED.get((cause.layer_kind, cause.backend), "")
-        shown = f"[{script}](bugs/{script})" if script else "-"
+        scripts = dict.fromkeys(
+            script
+            for backend in cause.backend.split(" / ")
+            for script in CONFIRMED.get((cause.layer_kind, backend), "").split()
+        )
+        shown = ", ".join(f"[{each}](bugs/{each})" for each in scripts) or "-"
         lines.append(f"| {cause.status}: {cause.layer_kind or '-'} | {cause.backend} | {models} | "
                      f"{len(cause.found)} | {shown} |")  # fmt: skip
     return "\n".join([*lines, "", _TABLE_III])

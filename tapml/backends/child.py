@@ -133,6 +133,8 @@ def _guarded(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         if not isinstance(error, UnsupportedOperatorError):
             raise
         return _failure("unsupported", error)
+    except NotImplementedError as error:
+        return _failure("unsupported", error)  # So do libraries say what they lack.
     except (NoSuchDeviceError, UnreachableError):
         raise  # This machine lacks something: nothing is found about the backend.
     except MemoryError as error:

@@ -7,8 +7,8 @@ models that are used as layers. A model of another class is one node.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from tapml.backends.keras_loading import load_keras
 from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.steps import filled, in_steps, step_of
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _BATCH = 64
-_MESSAGE_CHARACTERS = 200
 
 
 @dataclass
@@ -74,6 +75,7 @@ class KerasRunner:
         self._function = getattr(model, "_functional", None) or model
         self._graph = _Graph()
         self._inputs = list(model.inputs)
+        self._step = step_of(self.inputs())
         for symbol in self._inputs:
             self._graph.values[id(symbol)] = (symbol.name, 0)
         if _is_graph(model):
@@ -100,21 +102,22 @@ class KerasRunner:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """``model.predict``, which compiles the model if the library does that."""
+        found = in_steps(self._predicted, inputs, self._step)
+        return dict(zip(self._output_names(len(found)), found, strict=True))
+
+    def _predicted(self, inputs: Mapping[str, Array]) -> list[Array]:
         given = self._model._inputs_struct if hasattr(self._model, "_inputs_struct") else None
         values = [inputs[each.name] for each in self._inputs]
         nested: Any = values[0] if len(values) == 1 else values
         if isinstance(given, dict):
             nested = {key: inputs[symbol.name] for key, symbol in given.items()}
-        outputs = self._keras.tree.flatten(
-            self._model.predict(nested, batch_size=_BATCH, verbose=0)
-        )
-        return {
-            name: to_plain(output)
-            for name, output in zip(self._output_names(len(outputs)), outputs, strict=True)
-        }
+        with self._kept_weights():
+            outputs = self._model.predict(nested, batch_size=self._step or _BATCH, verbose=0)
+        return [to_plain(each) for each in self._keras.tree.flatten(outputs)]
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
         """Every call's outputs, each call run by itself."""
+        inputs = filled(inputs, self._step)
         with self._inference():
             values: dict[tuple[str, int], Any] = {
                 (symbol.name, 0): self._tensor(inputs[symbol.name]) for symbol in self._inputs
@@ -176,6 +179,18 @@ class KerasRunner:
         positional, named = arguments.fill_in(known)
         return list(self._keras.tree.flatten(operation(*positional, **named)))
 
+    @contextmanager
+    def _kept_weights(self) -> Iterator[None]:
+        """On JAX, ``predict`` takes the weights out of the model, and an error leaves them out."""
+        weights = [(each, each.value) for each in self._model.variables]
+        try:
+            yield
+        except BaseException:
+            for variable, value in weights:
+                if variable._value is None:
+                    variable._value = value
+            raise
+
     def _inference(self) -> AbstractContextManager[Any]:
         if self._library == "torch":
             import torch
@@ -212,28 +227,11 @@ def loader(backend: str, library: str, own_calls: str = "") -> Callable[[Path, s
         InputError
             If the file is no such archive.
         UnsupportedOperatorError
-            If it holds code or custom classes, which are not run.
+            If it holds code, or custom classes that no file defines.
         """
         del variant
         if os.environ.get("KERAS_BACKEND") != backend:
             raise InputError(f"expected KERAS_BACKEND={backend} in this process")
-        import keras
-
-        # Else an exception's first line says only which layer was called.
-        keras.config.disable_traceback_filtering()
-        try:
-            loaded = keras.saving.load_model(model, compile=False, safe_mode=True)
-        except (TypeError, ValueError) as error:
-            if "safe_mode" in str(error) or "custom" in str(error):
-                raise UnsupportedOperatorError(
-                    f"{model.name} holds code or custom classes, which are not run: "
-                    f"{str(error)[:_MESSAGE_CHARACTERS]}"
-                ) from error
-            raise
-        if not getattr(loaded, "inputs", None):
-            raise UnsupportedOperatorError(
-                f"{model.name} does not declare its inputs; save a functional or sequential model"
-            )
-        return KerasRunner(loaded, library, own_calls)
+        return KerasRunner(load_keras(model), library, own_calls)
 
     return load

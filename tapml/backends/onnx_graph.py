@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from tapml.backends.runner import Array, Input, Node
+from tapml.backends.steps import step_of
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _OF_SHAPES: Final = ("Shape", "Size")
@@ -60,7 +61,7 @@ class OnnxGraph:
     @property
     def step(self) -> int | None:
         """Instances of one call, where the model fixes them."""
-        return next(iter(self.inputs()[0].shape), None)
+        return step_of(self.inputs())
 
     def nodes(self) -> list[Node]:
         """Every node; what it reads from outside of a subgraph counts as read."""
@@ -153,7 +154,7 @@ class OnnxGraph:
         import onnx
 
         model, given = self.alone(name, inputs)
-        count = next(iter(given.values())).shape[:1] if given else ()
+        count = next((each.shape[:1] for each in given.values() if each.ndim), ())
         constants = {key: each for key, each in given.items() if each.shape[:1] != count}
         for each in [each for each in model.graph.input if each.name in constants]:
             model.graph.initializer.append(

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-import numpy as np
-
 from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.steps import in_steps, step_of
 from tapml_targets.errors import UnsupportedOperatorError
 
 PROGRAM_FOLDER: Final = "config.json"
@@ -98,7 +97,7 @@ class PartsRunner:
     ) -> None:
         self._graph = graph
         self._prepare = prepare
-        self._step = graph.inputs()[0].shape[:1] or (None,)
+        self._step = step_of(graph.inputs())
         self._free_step = step
         self._whole: dict[tuple[tuple[int, ...], ...], Prepared] = {}
         self.versions = versions
@@ -107,7 +106,7 @@ class PartsRunner:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs, in calls of as many instances as the model takes."""
-        found = in_steps(self._run_whole, inputs, self._step[0] or self._free_step)
+        found = in_steps(self._run_whole, inputs, self._step or self._free_step)
         return dict(zip(self._graph.outputs, found, strict=True))
 
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
@@ -120,7 +119,7 @@ class PartsRunner:
                 prepared.append(self._prepare(self._graph, part, step))
             return [to_plain(each) for each in prepared[0](step)]
 
-        values = in_steps(run, inputs, self._step[0] or self._free_step)
+        values = in_steps(run, inputs, self._step or self._free_step)
         return self._graph.by_node(dict(zip(self._graph.names_of(part), values, strict=True)))
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
@@ -139,35 +138,3 @@ class PartsRunner:
         if shapes not in self._whole:
             self._whole[shapes] = self._prepare(self._graph, self._graph.whole(), inputs)
         return [to_plain(each) for each in self._whole[shapes](inputs)]
-
-
-def filled(inputs: Mapping[str, Array], step: int | None) -> dict[str, Array]:
-    """The instances of one call: the last repeated up to as many as the model takes."""
-    count = len(next(iter(inputs.values())))
-    places = np.minimum(np.arange(max(step or 1, count)), count - 1)
-    return {name: each[places] for name, each in inputs.items()}
-
-
-def in_steps(
-    run: Callable[[Mapping[str, Array]], Sequence[Array]],
-    inputs: Mapping[str, Array],
-    step: int | None,
-) -> list[Array]:
-    """Run `step` instances at a time, the last call filled up with its last instance.
-
-    Examples
-    --------
-    >>> in_steps(lambda x: [x["x"] * 2], {"x": np.arange(5)}, 2)
-    [array([0, 2, 4, 6, 8])]
-    """
-    count = len(next(iter(inputs.values())))
-    if step is None or step == count:
-        return list(run(inputs))
-    found: list[list[Array]] = []
-    for start in range(0, count, step):
-        places = np.minimum(np.arange(start, start + step), count - 1)
-        found.append(list(run({name: each[places] for name, each in inputs.items()})))
-    joined = [
-        np.concatenate([np.atleast_1d(one) for one in each]) for each in zip(*found, strict=True)
-    ]
-    return [each[:count] for each in joined]

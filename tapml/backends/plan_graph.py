@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tapml.backends.parts import filled
 from tapml.backends.plan_inputs import plan_inputs
 from tapml.backends.runner import Array, Node, to_plain
+from tapml.backends.steps import filled
 from tapml.execute.arrays import aligned
 from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, ViewStep
 from tapml_targets.dtype import dtype

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import number, seconds, writable_folder
@@ -22,6 +23,7 @@ examples:
   tapml compare model.onnx --backends onnxruntime,onnxruntime:disabled,openvino --data data.npz
   tapml compare model.onnx --backends onnxruntime@1.20,onnxruntime --data data.npz
   tapml compare model.keras --backends keras-torch,keras-jax --data data.npz --json
+  tapml compare own.keras --code layers.py --backends keras-torch,keras-jax --data data.npz
   tapml compare digits-cnn --backends torch-eager,torch-compile,tvm,cpu --data data.npz
   tapml compare pydoc-llama --backends torch-eager,torch-compile:aot-eager,cpu --data texts.txt
   tapml compare model.onnx --backends onnxruntime,openvino --data data.npz --write-baseline ok.json
@@ -88,6 +90,11 @@ def add_parser(subparsers: Any) -> None:
         "--outputs", type=Path, metavar="FOLDER",
         help="keep the outputs there, by content; what it has is not run again, and what other "
         "machines or versions left there is compared; without a model, only that is compared",
+    )  # fmt: skip
+    parser.add_argument(
+        "--code", type=Path, metavar="FILE",
+        help="a Python file that defines classes of a .keras file that are not Keras's own; it is "
+        "run in the backends' processes",
     )  # fmt: skip
     gate = parser.add_mutually_exclusive_group()
     gate.add_argument(
@@ -246,6 +253,7 @@ def run(arguments: argparse.Namespace) -> int:
             deadline_seconds=arguments.deadline,
             outputs=arguments.outputs,
             layers=None if arguments.output is None else arguments.output / LAYERS,
+            code=arguments.code,
             watcher=watcher,
         )
     if arguments.output is not None:
@@ -307,6 +315,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             _names(arguments),
             model=arguments.model,
             data=None if arguments.data is None else read_data(arguments.data),
+            code=arguments.code,
             cases=arguments.cases,
             minutes=arguments.minutes,
             seed=arguments.seed,
@@ -378,6 +387,12 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
     for failure, layer, names in comparison.failures:
         where = f" at {layer}" if layer else ""
         console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))
+    for each in comparison.clusters:
+        if len(each.pairs) > 1:
+            by = f" by {each.relative_deviation}" if each.relative_deviation else ""
+            on = f" on the instances {shorten(each.instances, 80)}" if each.instances else ""
+            console.print(Text(f"one cluster: {len(each.pairs)} pairs part at "
+                               f"{each.layer or 'no layer'}{by}{on}"))  # fmt: skip
     if folder is not None:
         console.print(Text(f"maps: {folder / 'report.html'}"), soft_wrap=True)
         for pair in comparison.pairs:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, inf, log10
-from typing import Any, TypeAlias
+from math import inf
+from typing import Any, Final, TypeAlias
 
-from tapml.comparing.result import NOT_FAULTS
+from tapml.comparing.result import NOT_FAULTS, decade
 
 Document: TypeAlias = Mapping[str, Any]
 """A comparison as plain data: ``Comparison.to_json()``, or a ``result.json`` that was read."""
+_MOST: Final = 0.5
 Pattern: TypeAlias = tuple[Any, ...]
 
 
@@ -29,6 +30,8 @@ class Found:
     layer: str
     decade: int | None
     """Of the first guilty node's deviation over its scale; None where nothing was measured."""
+    inputs: str = ""
+    """Which instances trigger: ``all``, ``most`` or ``some``; empty where nothing was compared."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,24 @@ class Cause:
             "models": sorted({each.model for each in self.found}),
             "layers": sorted({each.layer for each in self.found if each.layer}),
             "pairs": sorted({each.backends for each in self.found}),
-            "relative_deviation": [f"1e{decade}" for decade in decades],
+            "relative_deviation": [f"1e{each}" for each in decades],
+            "clusters": self._clusters(),
         }
+
+    def _clusters(self) -> list[dict[str, Any]]:
+        """By the decade of the deviation and by which instances trigger."""
+        groups: dict[tuple[int | None, str], list[Found]] = {}
+        for each in self.found:
+            groups.setdefault((each.decade, each.inputs), []).append(each)
+        return [
+            {
+                "relative_deviation": None if power is None else f"1e{power}",
+                "inputs": inputs or None,
+                "models": sorted({each.model for each in some}),
+                "pairs": len(some),
+            }
+            for (power, inputs), some in sorted(groups.items(), key=lambda each: -len(each[1]))
+        ]
 
     def __str__(self) -> str:
         """In a line."""
@@ -119,6 +138,7 @@ def causes(documents: Sequence[Document]) -> list[Cause]:
                     tuple(pair["backends"]),
                     pair["layer"] or "",
                     _decade(pair),
+                    _inputs(pair),
                 )
             )
     found = [
@@ -134,6 +154,12 @@ def _decade(pair: Document) -> int | None:
         if node["name"] == pair["layer"]:
             # JSON has no infinity: anything but a float stands for NaN or another shape.
             deviation = inf if not isinstance(node["deviation"], float) else node["deviation"]
-            if 0 < deviation < inf and node["scale"] > 0:
-                return floor(log10(deviation / node["scale"]))
+            return decade(deviation, node["scale"])
     return None
+
+
+def _inputs(pair: Document) -> str:
+    share = pair["metrics"].get("share")
+    if share is None:
+        return ""
+    return "all" if share == 1 else "most" if share >= _MOST else "some"

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from tapml.backends.runner import Array, Input
+from tapml.backends.steps import instances
 from tapml.comparing.data_folders import fitted, read_folder
 from tapml.comparing.texts import ENDING, read_texts, to_tokens
 from tapml_targets.errors import InputError
@@ -22,7 +23,7 @@ _LARGEST_BYTES: Final = 8 << 30
 
 @dataclass(frozen=True)
 class Data:
-    """Instances along the first axis of every array.
+    """Instances along the first axis of every array; a single number is the same for all.
 
     Attributes
     ----------
@@ -43,7 +44,7 @@ class Data:
     texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.texts) or len(next(iter(self.arrays.values())))
+        return len(self.texts) or instances(self.arrays)
 
     def in_tokens(self, model: Path) -> Data:
         """Texts in the tokens of a model's folder; other data as it is."""
@@ -72,11 +73,6 @@ class Data:
             )
         return {each.name: _fitting(each, arrays[each.name]) for each in inputs}
 
-    def row(self, index: int) -> Data:
-        """One instance, as a batch of one."""
-        labels = None if self.labels is None else self.labels[index : index + 1]
-        return Data({name: each[index : index + 1] for name, each in self.arrays.items()}, labels)
-
 
 def _fitting(expected: Input, array: Array) -> Array:
     fits = array.ndim == len(expected.shape) and all(
@@ -94,7 +90,7 @@ def _fitting(expected: Input, array: Array) -> Array:
             f"the input {expected.name!r} expects {expected.dtype}, found {array.dtype}; "
             "convert the array"
         )
-    return np.ascontiguousarray(array, dtype=_PLAIN.get(expected.dtype, expected.dtype))
+    return np.asarray(array, dtype=_PLAIN.get(expected.dtype, expected.dtype), order="C")
 
 
 # NumPy has no such dtype: the backend converts.
@@ -137,16 +133,19 @@ def make_data(arrays: Mapping[str, Any]) -> Data:
     for name, each in found.items():
         if each.dtype.kind not in "biuf":
             raise InputError(f"the array {name!r} is of {each.dtype}; expected numbers")
-        if each.ndim == 0 or len(each) == 0:
+        if each.size == 0 or (each.ndim == 0 and name == LABELS):
             raise InputError(f"the array {name!r} of shape {each.shape} holds no instance")
     labels = found.pop(LABELS, None)
     if not found:
         raise InputError(
             f"the data has no inputs; expected arrays named as them, or {SINGLE_INPUT}"
         )
-    counts = {name: len(each) for name, each in found.items()}
+    counts = {name: len(each) for name, each in found.items() if each.ndim}
     if labels is not None:
         counts[LABELS] = len(labels)
     if len(set(counts.values())) > 1:
-        raise InputError(f"the arrays differ in their number of instances: {counts}")
+        raise InputError(
+            f"the arrays differ in their number of instances: {counts}; instances lie along the "
+            "first axis"
+        )
     return Data(found, labels)

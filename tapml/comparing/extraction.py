@@ -71,9 +71,9 @@ class Keeping:
     data_hash: str
 
     @classmethod
-    def of(cls, folder: Path, model: Path, data: Data) -> Keeping:
-        """In a folder."""
-        return cls(OutputStore(folder), model.name, hash_model(model), hash_data(data))
+    def of(cls, folder: Path, model: Path, data: Data, code: Path | None = None) -> Keeping:
+        """In a folder; `code` defines classes of the model."""
+        return cls(OutputStore(folder), model.name, hash_model(model, code), hash_data(data))
 
     def runs(self) -> list[Run]:
         """What the folder has of this model and data."""

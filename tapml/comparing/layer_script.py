@@ -9,12 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from tapml.backends.keras_loading import CODE
 from tapml.backends.runner import Array, Node
 from tapml.comparing.processes import BackendFailedError, BackendProcess
 from tapml.durable.files import replace_folder
 from tapml_targets.errors import InputError
 
 SCRIPT: Final = "show.py"
+OWN_CODE: Final = "classes.py"
+"""The copy of the user's file that defines classes of the model."""
 LAYERS: Final = "layers"
 """The folder of the layers, beside a result."""
 _TEXT: Final = '''\
@@ -25,7 +28,7 @@ from pathlib import Path
 import tapml
 
 here = Path(__file__).parent
-for pair in tapml.compare(here / {name!r}, {backends!r}, here / "data.npz").pairs:
+for pair in tapml.compare(here / {name!r}, {backends!r}, here / "data.npz"{code}).pairs:
     print(*pair.backends, pair.status, pair.layer, pair.blamed, pair.reason, sep="; ")
 '''
 
@@ -57,18 +60,34 @@ def write_layer(
             name, arrays = process.save_layer(node.name, inputs, made)
             if not arrays or len({each.shape[:1] for each in arrays.values()}) > 1:
                 raise InputError(f"{node.name} reads no instances")
-            write_script(made, f"{node.name} ({node.kind}) alone", name, backends, arrays)
+            code = process.environment.variables.get(CODE)
+            write_script(
+                made, f"{node.name} ({node.kind}) alone", name, backends, arrays,
+                Path(code) if code else None,
+            )  # fmt: skip
     except (BackendFailedError, InputError):
         return None
     return made_folder / SCRIPT
 
 
 def write_script(
-    folder: Path, title: str, model: str, backends: Sequence[str], arrays: dict[str, Any]
+    folder: Path,
+    title: str,
+    model: str,
+    backends: Sequence[str],
+    arrays: dict[str, Any],
+    code: Path | None = None,
 ) -> None:
-    """Write ``data.npz`` and ``show.py`` beside a model that lies in the folder."""
+    """Write ``data.npz`` and ``show.py`` beside a model that lies in the folder.
+
+    `code` defines classes of the model, and is copied.
+    """
     np.savez(folder / "data.npz", **arrays)
-    text = _TEXT.format(title=title, backends=list(backends), name=model)
+    own = ""
+    if code is not None:
+        (folder / OWN_CODE).write_bytes(code.read_bytes())
+        own = f", code=here / {OWN_CODE!r}"
+    text = _TEXT.format(title=title, backends=list(backends), name=model, code=own)
     (folder / SCRIPT).write_text(text, encoding="utf-8")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from tapml.backends.runner import Array, Node
+from tapml.backends.steps import in_steps, step_of, taken
 from tapml.comparing.data import Data
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
@@ -63,6 +64,7 @@ class Localizer:
         self._failures = failures
         self._layers = layers
         self._hidden: dict[tuple[str, _Rows], tuple[_Hidden, ...]] = {}
+        self._single: dict[str, dict[str, Array]] = {}
         self._replayed: dict[tuple[str, str, str, _Rows], list[Array] | None] = {}
 
     def inconsistent(
@@ -139,8 +141,7 @@ class Localizer:
 
     def _together(self, holder: str, worst: int) -> _Rows:
         """The most inconsistent instance among others, as many as the model takes; or nothing."""
-        steps = [each.inputs[0].shape[:1] for each in self._processes.values() if each.inputs]
-        fixed = any(step and step[0] is not None for step in steps)
+        fixed = any(step_of(each.inputs) is not None for each in self._processes.values())
         count = len(self._data)
         values = (each for node in self._states(holder, (worst,))[0].values()
                   for each in node)  # fmt: skip
@@ -148,6 +149,45 @@ class Localizer:
             return ()
         start = max(0, min(worst - 1, count - _BATCH))
         return tuple(range(start, min(count, start + _BATCH)))
+
+    def mixes(self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]) -> bool:
+        """Whether a backend, layer by layer, makes something else of an instance among others.
+
+        Such a model, as one that quantizes by the largest value of a batch, gives other outputs to
+        a backend that takes an instance a call.
+        """
+        worst = pair.worst or 0
+        if any(name not in self._processes for name in pair.backends):
+            return False
+        try:
+            rows = self._together(pair.backends[0], worst)
+            if not rows:
+                return False
+            states = {
+                name: (self._states(name, (worst,))[0], self._states(name, rows)[0])
+                for name in pair.backends
+            }
+        except BackendFailedError:
+            return False
+        return any(
+            _is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
+            for name, (alone, among) in states.items()
+            for output in outputs[name]
+        )
+
+    def singly(self, name: str) -> dict[str, Array]:
+        """The outputs of a backend that is given an instance a call."""
+        if name not in self._single:
+            names: list[str] = []
+
+            def run(step: Mapping[str, Array]) -> list[Array]:
+                found = self._processes[name].run(step)
+                names[:] = found
+                return list(found.values())
+
+            values = in_steps(run, self._inputs, 1)
+            self._single[name] = dict(zip(names, values, strict=True))
+        return self._single[name]
 
     def failed(self, backends: tuple[str, str]) -> PairResult:
         """A pair of which a backend failed: with the node that fails alone, if there is one."""
@@ -184,7 +224,7 @@ class Localizer:
         return self._hidden[key]
 
     def _row(self, rows: _Rows) -> dict[str, Array]:
-        return {name: each[list(rows)] for name, each in self._inputs.items()}
+        return taken(self._inputs, list(rows))
 
     def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
         """What a node read in the run of one backend, or None if that was fused away."""
@@ -331,6 +371,17 @@ class Localizer:
             except InputError:
                 continue
         return first or wrong
+
+
+def _is_another(
+    alone: Sequence[Array] | None, among: Sequence[Array] | None, place: int, count: int
+) -> bool:
+    """Whether an instance's output is another among `count` instances."""
+    if not alone or not among:
+        return False
+    by_instance = among[0].shape[:1] == (count,)
+    own = among[0][place : place + 1] if by_instance else among[0]
+    return is_beyond_rounding(alone[:1], [own])
 
 
 def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:

@@ -22,7 +22,16 @@ def render_comparison(comparison: Comparison) -> str:
         f"{comparison.instances} instances on {len(comparison.backends)} backends; "
         f"{faults} of {len(comparison.pairs)} pairs differ."
     )
-    stories = [_pair(each) for each in comparison.pairs if each.status != "agree"]
+    beside = {
+        pair: [" / ".join(each) for each in cluster.pairs if each != pair]
+        for cluster in comparison.clusters
+        for pair in cluster.pairs
+    }
+    stories = [
+        _pair(each, beside.get(each.backends, []))
+        for each in comparison.pairs
+        if each.status != "agree"
+    ]
     return render_sections(
         f"{comparison.model} on several backends",
         headline,
@@ -55,12 +64,15 @@ def _chip(status: str) -> str:
     )
 
 
-def _pair(pair: PairResult) -> Section:
+def _pair(pair: PairResult, beside: list[str]) -> Section:
+    """The story of a pair; `beside` are those of its cluster."""
     facts = [("verdict", pair.status), ("why", pair.reason)]
     if pair.layer:
         facts.append(("starts at", f"{pair.layer} ({pair.layer_kind})"))
     if len(pair.guilty) > 1:
         facts.append(("all guilty layers", ", ".join(pair.guilty)))
+    if beside:
+        facts.append(("in one cluster with", ", ".join(beside)))
     facts.append(("blamed", pair.blamed or "nobody: there is no majority"))
     if pair.place:
         facts.append(("the fault lies in", f"the {pair.place}"))

@@ -142,7 +142,8 @@ class BackendProcess:
         if isinstance(answer, dict) and "failure" in answer:
             said = answer["failure"]
             first = said["message"].strip().partition("\n")[0]
-            message = first if said["kind"] == "unsupported" else f"{said['type']}: {first}"
+            kept = said["kind"] == "unsupported" and first
+            message = first if kept else f"{said['type']}: {first}"
             if job == "load":
                 self.close()
             raise BackendFailedError(Failure(said["kind"], message, said["place"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from math import floor, inf, log10
 from typing import Any, Final
 
 from tapml.comparing.localization import NodeDeviation
@@ -76,6 +77,41 @@ class PairResult:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Pairs that show one thing: they part at one layer, by as much, on the same instances.
+
+    The paper left clusters to people. Its first localized function is the layer, and its ratio the
+    decade of the layer's deviation over its scale.
+
+    Attributes
+    ----------
+    status, layer, layer_kind, blamed
+        As of the pairs.
+    relative_deviation
+        ``1e-2``; empty where nothing was measured.
+    instances
+        Those that trigger, as ranges: ``0-3, 7``.
+    pairs
+        The backends of each.
+    """
+
+    status: str
+    layer: str
+    layer_kind: str
+    blamed: str
+    relative_deviation: str
+    instances: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+def decade(deviation: float, scale: float) -> int | None:
+    """The power of ten of a deviation over its scale; None where one is none or not finite."""
+    if not (0 < deviation < inf and 0 < scale < inf):
+        return None
+    return floor(log10(deviation / scale))
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What was compared, and the result of every pair."""
 
@@ -103,6 +139,21 @@ class Comparison:
         return list(found.values())
 
     @property
+    def clusters(self) -> list[Cluster]:
+        """What the pairs that accuse somebody have in common, the largest first."""
+        found: dict[tuple[str, str, str, str, str, str], list[tuple[str, str]]] = {}
+        for pair in self.pairs:
+            if pair.status not in NOT_FAULTS:
+                power = next((decade(each.deviation, each.scale) for each in pair.graph
+                              if each.node.name == pair.layer), None)  # fmt: skip
+                key = (pair.status, pair.layer, pair.layer_kind, pair.blamed,
+                       "" if power is None else f"1e{power}",
+                       pair.metrics.get("triggering", ""))  # fmt: skip
+                found.setdefault(key, []).append(pair.backends)
+        clusters = [Cluster(*key, tuple(pairs)) for key, pairs in found.items()]
+        return sorted(clusters, key=lambda each: -len(each.pairs))
+
+    @property
     def exit_code(self) -> int:
         """0 where all pairs agree, else 1."""
         return 0 if self.status == "agree" else EXIT_MISMATCH
@@ -119,6 +170,10 @@ class Comparison:
             "failures": [
                 {**asdict(failure), "layer": layer or None, "backends": names}
                 for failure, layer, names in self.failures
+            ],
+            "clusters": [
+                {name: value or None for name, value in asdict(each).items()}
+                for each in self.clusters
             ],
             "pairs": [_pair(each) for each in self.pairs],
         }

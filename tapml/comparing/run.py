@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tapml.backends.child import JOBS
 from tapml.backends.finding import Backend, find_backend
+from tapml.backends.keras_loading import CODE
 from tapml.backends.runner import Array
 from tapml.comparing.data import LABELS, Data, make_data, read_data
 from tapml.comparing.extraction import Extracted, Keeping, extract
@@ -20,7 +21,7 @@ from tapml.comparing.result import Comparison, PairResult
 from tapml.comparing.sessions import BACKENDS as SESSION_BACKENDS
 from tapml.comparing.sessions import cases_of, is_plan
 from tapml.comparing.stored import OutputStore, Run
-from tapml.comparing.verdicts import Thresholds, judge, truth_of
+from tapml.comparing.verdicts import Thresholds, Truth, judge, truth_of
 from tapml.isolate.environment import Environment
 from tapml.isolate.kept_environments import kept_environment
 from tapml.isolate.pool import Pool
@@ -30,6 +31,8 @@ from tapml.runs.phases import Phases
 from tapml_targets.errors import InputError, SetupError
 
 DEADLINE_SECONDS: Final = 600.0
+_DIFFERENCES: Final = ("inconsistent", "nan", "shape")
+_MIXES: Final = "an instance at a time, as the model makes something else of it among others"
 
 
 def compare(
@@ -41,6 +44,7 @@ def compare(
     deadline_seconds: float = DEADLINE_SECONDS,
     outputs: str | Path | None = None,
     layers: str | Path | None = None,
+    code: str | Path | None = None,
     pool: Pool | None = None,
     watcher: Watcher = ignore,
 ) -> Comparison:
@@ -70,6 +74,9 @@ def compare(
     layers
         A folder that gets the layer of each pair that differs: a model of it alone, what it read,
         and a script that shows it on both backends.
+    code
+        A Python file that defines the classes of a ``.keras`` file that are not Keras's own. It is
+        run in the backends' processes.
     pool
         A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
         import the backends' libraries once. Default: one for this call.
@@ -90,11 +97,14 @@ def compare(
     if data is None:
         raise InputError("expected data: an .npz file, a folder, texts, or arrays by name")
     chosen = _chosen(path, backends, least=2 if outputs is None else 0)
+    classes = own_code(path, code)
     data = _data(data).in_tokens(path)
-    keeping = None if outputs is None else Keeping.of(Path(outputs), path, data)
+    keeping = None if outputs is None else Keeping.of(Path(outputs), path, data, classes)
     phases = Phases(watcher)
     with ExitStack() as stack:
-        processes = _processes(chosen, path.resolve(), pool, deadline_seconds, stack, phases)
+        processes = _processes(
+            chosen, path.resolve(), pool, deadline_seconds, stack, phases, classes
+        )
         found = extract(processes, data, phases, keeping)
         if keeping is not None:
             own = [tuple(each.backend.installed()) for each in processes.values()]
@@ -165,14 +175,27 @@ def _compared(
     outputs = found.outputs
     truth = truth_of(labels, list(outputs.values())) if outputs else None
     pairs = []
+
+    def judged(names: tuple[str, str], made: Mapping[str, Mapping[str, Array]]) -> PairResult:
+        one, other = (made[name] for name in names)
+        verdict = judge(one, other, truth or Truth("none"), limits, tokens, instances)
+        pair = PairResult(
+            names, verdict.status, verdict.reason, metrics=verdict.metrics, worst=verdict.worst
+        )
+        return pair if verdict.status == "agree" else localizer.inconsistent(pair, made)
+
     for first, second in combinations([each.name for each in found.backends], 2):
         with phases.phase(f"{first} and {second}") as phase:
-            if first in outputs and second in outputs and truth is not None:
-                verdict = judge(outputs[first], outputs[second], truth, limits, tokens, instances)
-                pair = PairResult((first, second), verdict.status, verdict.reason,
-                                  metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
-                if verdict.status != "agree":
-                    pair = localizer.inconsistent(pair, outputs)
+            if first in outputs and second in outputs:
+                pair = judged((first, second), outputs)
+                if (
+                    pair.status in _DIFFERENCES
+                    and not pair.layer
+                    and localizer.mixes(pair, outputs)
+                ):
+                    single = {name: localizer.singly(name) for name in pair.backends}
+                    pair = judged((first, second), single)
+                    pair = replace(pair, reason=f"{pair.reason}; {_MIXES}")
             else:
                 pair = localizer.failed((first, second))
             phase.detail = f"{pair.status}: {pair.layer or pair.reason}"
@@ -208,6 +231,17 @@ def _chosen(model: Path, names: Sequence[str], least: int) -> list[Backend]:
     return chosen
 
 
+def own_code(model: Path, code: str | Path | None) -> Path | None:
+    """The file that defines classes of a model, which raises InputError if there is none."""
+    if code is None:
+        return None
+    file = Path(code).resolve()
+    if model.suffix != ".keras" or not file.is_file():
+        wrong = f"{model.name} is none" if model.suffix != ".keras" else f"there is no file {code}"
+        raise InputError(f"code is a Python file that defines classes of a .keras file; {wrong}")
+    return file
+
+
 def _wanted(form: str) -> str:
     return f"a {form} file" if form.startswith(".") else f"a folder with {form}"
 
@@ -219,9 +253,10 @@ def _processes(
     deadline_seconds: float,
     stack: ExitStack,
     phases: Phases,
+    code: Path | None,
 ) -> dict[str, BackendProcess]:
     environments = [
-        stack.enter_context(_environment(each, phases, preload=shared is not None))
+        stack.enter_context(_environment(each, phases, preload=shared is not None, code=code))
         for each in chosen
     ]
     pool = shared or stack.enter_context(Pool(JOBS))
@@ -233,20 +268,32 @@ def _processes(
     }
 
 
-def environment_of(backend: Backend, *, preload: bool = False) -> Environment:
-    """Where a backend's processes run; `preload`: its libraries are imported once for all."""
+def environment_of(
+    backend: Backend, *, preload: bool = False, code: Path | None = None
+) -> Environment:
+    """Where a backend's processes run.
+
+    Parameters
+    ----------
+    preload
+        Whether its libraries are imported once for all.
+    code
+        Defines classes of the model, see :func:`compare`.
+    """
     description = backend.description
     return Environment(
-        variables=description.variables,
+        variables={**description.variables, **({CODE: str(code)} if code else {})},
         without=description.without,
         preload=(*description.preload, *(description.packages if preload else ())),
     )
 
 
 @contextmanager
-def _environment(backend: Backend, phases: Phases, *, preload: bool) -> Iterator[Environment]:
+def _environment(
+    backend: Backend, phases: Phases, *, preload: bool, code: Path | None
+) -> Iterator[Environment]:
     """Where a backend runs; the first use of another version makes it."""
-    environment = environment_of(backend, preload=preload)
+    environment = environment_of(backend, preload=preload, code=code)
     if not backend.version:
         yield environment
         return

@@ -186,8 +186,11 @@ def machine_name() -> str:
     return f"{platform.node()} ({platform.machine()})"
 
 
-def hash_model(model: Path) -> str:
-    """The hash of a model's file, with those of its weights beside it, or of its folder's files."""
+def hash_model(model: Path, code: Path | None = None) -> str:
+    """The hash of a model's file, with those of its weights beside it, or of its folder's files.
+
+    `code` is the file that defines classes of the model.
+    """
     # By what follows the model's own name, so that it may be called otherwise elsewhere.
     files = (
         {str(each.relative_to(model)): each for each in model.rglob("*") if each.is_file()}
@@ -198,12 +201,35 @@ def hash_model(model: Path) -> str:
             if each.name.startswith(model.name) and each.is_file()
         }
     )
+    files |= {f"/{each.name}": each for each in _weights_elsewhere(model)}
+    if code is not None:
+        files[" code"] = code
     whole = hashlib.sha256()
     for name, each in sorted(files.items()):
         with each.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         whole.update(f"{name} {content}\n".encode())
     return whole.hexdigest()
+
+
+def _weights_elsewhere(model: Path) -> list[Path]:
+    """The files of an ONNX model's weights that are not named after it."""
+    if model.suffix != ".onnx":
+        return []
+    import onnx
+
+    try:
+        graph = onnx.load(model, load_external_data=False).graph
+    except Exception:  # A broken file; its backends say so.
+        return []
+    names = {
+        entry.value
+        for each in graph.initializer
+        for entry in each.external_data
+        if entry.key == "location" and not entry.value.startswith(model.name)
+    }
+    found = [model.parent / each for each in sorted(names)]
+    return [each for each in found if each.is_file()]
 
 
 def hash_data(data: Data) -> str:

@@ -71,8 +71,9 @@ class OutputVerdict:
     metrics
         Plain data; names as in the paper. ``counts`` are what other thresholds would find, see
         :mod:`tapml.comparing.calibration`: instances at or above each step, ties left out; for
-        D_CLASS by k. ``accuracy`` is that of both backends for k from 1 to 5. A language model has
-        ``KL``, ``top1`` (the share of positions with the same token first) and ``parting``.
+        D_CLASS by k. ``accuracy`` is that of both backends for k from 1 to 5. ``triggering`` are
+        the instances that trigger, as ranges. A language model has ``KL``, ``top1`` (the share of
+        positions with the same token first) and ``parting``.
     """
 
     status: str
@@ -152,7 +153,8 @@ def _are_within_one(outputs: Array) -> bool:
 def _are_probabilities(outputs: Array) -> bool:
     if outputs.ndim != 2 or outputs.shape[1] < 2 or outputs.dtype.kind != "f":
         return False
-    sums = outputs.sum(axis=1, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        sums = outputs.sum(axis=1, dtype=np.float64)
     return bool((outputs >= 0).all() and np.allclose(sums, 1.0, atol=1e-2))
 
 
@@ -197,6 +199,7 @@ def judge(
     one, other = map(_columns, pairs[_about(first)])
     if np.isinf(relative).any():
         worst = int(np.argmax(relative))
+        found["triggering"] = ranges(np.isinf(relative))
         return OutputVerdict("nan", f"{int(np.isinf(relative).sum())} of {count} instances have "
                              "NaN or Inf on one side only", worst, found)  # fmt: skip
     if tokens and are_logits(read_tokens(tokens)[0], one):
@@ -237,6 +240,7 @@ def judge(
         if truth.task == "regression":
             order.insert(0, np.where(relative >= TIE, mad, 0.0))
     found["share"] = float(triggers.mean())
+    found["triggering"] = ranges(triggers)
     worst = int(np.lexsort(order[::-1])[-1])
     if not triggers.any() or triggers.mean() < limits.share:
         reason = f"the largest deviation is {relative.max():.1e} of the output's scale"
@@ -295,6 +299,21 @@ def _relative(one: Array, other: Array, count: int) -> Array:
         return metrics.relative_deviation(one, other)
     whole = metrics.relative_deviation(one.reshape(1, -1), other.reshape(1, -1))
     return np.repeat(whole, count)
+
+
+def ranges(flags: Array) -> str:
+    """The places that are set, in short.
+
+    Examples
+    --------
+    >>> ranges(np.array([True, True, True, False, True]))
+    '0-2, 4'
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    return ", ".join(
+        str(first) if behind == first + 1 else f"{first}-{behind - 1}"
+        for first, behind in edges.reshape(-1, 2).tolist()
+    )
 
 
 def _instances_with_nan(outputs: Mapping[str, Array], count: int) -> int:

@@ -13,7 +13,7 @@ DESCRIPTION = Description(
     packages={"onnx": "onnx"},
     variants={each: "" for each in (
         "epsilon", "crash", "hang", "error", "error-again", "nan", "noise", "shape", "killed",
-        "memory", "unsupported", "narrow", "rows",
+        "memory", "unsupported", "narrow", "rows", "steps",
     )},
 )
 """
@@ -25,6 +25,7 @@ import time
 import numpy as np
 from onnx.reference.ops import op_batch_normalization, op_relu
 from tapml.backends.onnx_reference.runner import load as load_reference
+from tapml.backends.steps import in_steps
 
 
 def epsilon(self, x, scale, bias, mean, var, **_):
@@ -58,7 +59,18 @@ RELUS = {
 }
 
 
+def in_single_steps(runner):
+    whole = runner.run
+    runner.run = lambda inputs: dict(zip(
+        runner._graph.outputs,
+        in_steps(lambda step: list(whole(step).values()), inputs, 1),
+    ))
+    return runner
+
+
 def load(model, variant):
+    if variant == "steps":
+        return in_single_steps(load_reference(model, ""))
     if variant == "epsilon":
         op_batch_normalization.BatchNormalization_14._run = epsilon
     else:

@@ -88,3 +88,20 @@ def make_images(count: int = 32) -> dict[str, np.ndarray[Any, Any]]:
         "x": random.normal(size=(count, 1, 8, 8)).astype(np.float32),
         "y": random.integers(0, 10, count),
     }
+
+
+def write_mixing(folder: Path) -> Path:
+    """Write ``mixing.onnx``: rows [n, 3] over the largest value of all."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+            helper.make_node("Div", ["x", "largest"], ["y"]),
+        ],
+        "mixing",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path = folder / "mixing.onnx"
+    onnx.save(model, path)
+    return path

@@ -20,6 +20,7 @@ METRICS = {
     "elementwise": {"triggering": 3},
     "D_CLASS": {"pattern": {"16": 1, "15-8": 2, "7-4": 0, "3-2": 0, "1": 0, "0": 5}},
     "share": 0.375,
+    "triggering": "0-2",
 }
 
 
@@ -55,7 +56,20 @@ def test_what_starts_in_one_kind_of_layer_of_one_backend_is_one_cause() -> None:
     plain = found[0].to_json()
     assert plain["models"] == ["a", "b"] and plain["layers"] == ["pool1"]
     assert plain["relative_deviation"] == ["1e-2", "1e-1"]
+    clusters = [(each["relative_deviation"], each["pairs"]) for each in plain["clusters"]]
+    assert clusters == [("1e-1", 2), ("1e-2", 1)]
     assert str(found[0]) == "inconsistent in AveragePooling2D, torch: 2 pairs"
+
+
+def test_pairs_that_part_at_one_layer_by_as_much_on_the_same_instances_are_a_cluster() -> None:
+    found = document(
+        "a", differing("torch", "jax"), differing("torch", "numpy"),
+        differing("torch", "openvino", deviation=0.002), PairResult(("jax", "numpy"), "agree", ""),
+    )["clusters"]  # fmt: skip
+    assert [(each["layer"], each["relative_deviation"], len(each["pairs"])) for each in found] == [
+        ("pool1", "1e-1", 2), ("pool1", "1e-3", 1),
+    ]  # fmt: skip
+    assert found[0]["instances"] == "0-2" and found[0]["blamed"] == "torch"
 
 
 @pytest.mark.parametrize(("second", "number"), [("keras/layers.py:7", 1), ("torch/nn.py:1", 2)])

@@ -46,6 +46,14 @@ def test_a_missing_file_and_empty_or_uneven_arrays_are_refused(tmp_path: Path) -
         make_data({"y": np.zeros(3)})
 
 
+def test_a_single_number_is_the_same_for_all_instances() -> None:
+    data = make_data({"x": np.zeros((2, 3), np.float32), "rate": np.int64(16_000)})
+    given = data.for_inputs([Input("rate", (), "int64"), Input("x", (None, 3), "float32")])
+    assert len(data) == 2 and given["rate"].shape == ()
+    with pytest.raises(InputError, match=r"expects the shape \(any, 3\), found \(\)"):
+        data.for_inputs([Input("x", (None, 3), "float32"), Input("rate", (None, 3), "int64")])
+
+
 def test_numbers_of_another_kind_are_refused() -> None:
     with pytest.raises(InputError, match="expects int64, found float64"):
         make_data({"x": np.zeros((2, 3))}).for_inputs([Input("ids", (None, 3), "int64")])

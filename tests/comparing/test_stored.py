@@ -11,6 +11,7 @@ import pytest
 import tapml
 from tapml.cli.main import main
 from tapml.comparing.run import compare_stored
+from tapml.comparing.stored import hash_model
 from tapml_targets.errors import InputError
 from tests.comparing.small_cnn import make_images
 
@@ -81,3 +82,16 @@ def test_a_damaged_or_empty_folder_is_refused(cnn: Path, tmp_path: Path) -> None
     run.write_text("{}")
     with pytest.raises(InputError, match="is no stored run"):
         compare_stored(tmp_path)
+
+
+def test_another_model_is_one_whose_weights_lie_in_another_file_too(
+    cnn: Path, tmp_path: Path
+) -> None:
+    import onnx
+
+    model = tmp_path / "model.onnx"
+    onnx.save(onnx.load(cnn), model, save_as_external_data=True, location="w", size_threshold=0)
+    before = hash_model(model)
+    with (tmp_path / "w").open("r+b") as weights:
+        weights.write(b"\x01")
+    assert hash_model(model) != before

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from scripts.cradle_causes.on_onnx.mended import mend_reference
 from scripts.cradle_causes.patches import act_at
 from tapml.backends.onnx_reference.runner import load as load_healthy
 
@@ -148,7 +149,10 @@ _MODULES: Final = {
 
 
 def load(model: Path, variant: str) -> Any:
-    """Load the model, then plant the fault."""
+    """Load the model, then plant the fault; without a variant there is none."""
+    mend_reference()
+    if not variant:
+        return load_healthy(model, "")
     kinds, wrong = _OPERATORS[variant]
     for kind in kinds:
         module = import_module(f"onnx.reference.ops.{_MODULES[kind]}")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
+from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
 from tapml.backends.runner import Array, Input, Node, Runner, is_tensor, to_plain
+from tapml.backends.steps import filled, in_steps
 from tapml_targets.errors import UnsupportedOperatorError
 
 _LEVELS: Final = {
@@ -72,7 +73,10 @@ def _open(model: str | bytes, level: str) -> Any:
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
+    except Exception as error:  # Of classes without a common one.
+        named = type(error).__name__ == "NotImplemented" or "is not a registered" in str(error)
+        if not named:
+            raise
         raise UnsupportedOperatorError(str(error)) from error
 
 

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from tapml.backends.onnx_graph import OnnxGraph
-from tapml.backends.parts import Graph, PartsRunner, Prepared, filled, graph_of, in_steps
+from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
 from tapml.backends.runner import Array, Input, Node, Runner, to_plain
+from tapml.backends.steps import filled, in_steps
 from tapml_targets.errors import UnsupportedOperatorError
 
 _UNCONVERTED: Final = re.compile(
@@ -41,8 +44,7 @@ class _OpenVino:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         def run(step: Mapping[str, Array]) -> list[Array]:
-            outputs = self._model(dict(step))
-            return [to_plain(outputs[place]) for place in range(len(self._graph.outputs))]
+            return _values(self._model, dict(step))[: len(self._graph.outputs)]
 
         found = in_steps(run, inputs, self._graph.step)
         return dict(zip(self._graph.outputs, found, strict=True))
@@ -61,15 +63,18 @@ class _OpenVino:
         extra = [name for name in wanted if name not in self._graph.outputs]
         if extra:
             model.add_outputs(extra)
-        outputs = self._compile(model)(filled(inputs, self._graph.step))
-        found = {name: to_plain(outputs[port]) for port in outputs for name in port.get_names()}
+        compiled = self._compile(model)
+        values = _values(compiled, filled(inputs, self._graph.step))
+        found = {
+            name: value
+            for port, value in zip(compiled.outputs, values, strict=True)
+            for name in port.get_names()
+        }
         return self._graph.by_node({name: found[name] for name in wanted if name in found})
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         model, given = self._graph.alone(node, inputs)
-        compiled = self._compile(self._read(model.SerializeToString()))
-        outputs = compiled(given)
-        return [to_plain(outputs[place]) for place in range(len(compiled.outputs))]
+        return _values(self._compile(self._read(model.SerializeToString())), given)
 
     def _read(self, model: str | bytes) -> Any:
         try:
@@ -84,6 +89,27 @@ class _OpenVino:
 
     def _compile(self, model: Any) -> Any:
         return _compiled(self._core, model)
+
+
+def _values(compiled: Any, given: Any) -> list[Array]:
+    """The outputs of a call, in order."""
+    outputs = compiled(given)
+    return [
+        _of_bfloat16(outputs[port]) if port.get_element_type().get_type_name() == "bf16"
+        else to_plain(outputs[port])
+        for port in compiled.outputs
+    ]  # fmt: skip
+
+
+def _of_bfloat16(array: Array) -> Array:
+    """The values of an array that OpenVINO hands out as float16, with the bits of bfloat16.
+
+    Examples
+    --------
+    >>> _of_bfloat16(np.array([0x3FC0], np.uint16).view(np.float16))
+    array([1.5], dtype=float32)
+    """
+    return (np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _compiled(core: Any, model: Any) -> Any:
@@ -111,8 +137,7 @@ def _of_program(folder: Path) -> PartsRunner:
             raise UnsupportedOperatorError(f"OpenVINO does not convert {what[:200]}") from error
 
         def run(given: Mapping[str, Array]) -> list[Array]:
-            outputs = compiled([each.numpy() for each in part.tensors(given)])
-            return [to_plain(outputs[place]) for place in range(len(part.outputs))]
+            return _values(compiled, [each.numpy() for each in part.tensors(given)])
 
         return run
 

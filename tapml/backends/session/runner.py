@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tapml.backends.parts import in_steps
 from tapml.backends.plan_graph import PlanGraph
 from tapml.backends.runner import Array, Input, Node, to_plain
+from tapml.backends.steps import in_steps
 from tapml.execute.device_reference import DeviceReference, executor_on
 from tapml.execute.interfaces import Reference
 from tapml.offload.reference_side import from_cache

@@ -8,7 +8,10 @@ in a model that is used as a layer stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
+
+from tapml.backends.keras_loading import load_keras
 
 JOB: Final = f"{__name__}:make"
 ACTIVATIONS: Final = ("relu", "sigmoid", "tanh", "elu", "selu", "leaky_relu", "hard_sigmoid",
@@ -35,7 +38,7 @@ def make(payload: dict[str, Any]) -> str:
     """
     import keras
 
-    model = keras.saving.load_model(payload["model"], compile=False, safe_mode=True)
+    model = load_keras(Path(payload["model"]))
     function = getattr(model, "_functional", None) or model
     if not hasattr(function, "_nodes_by_depth"):
         return "neither a functional nor a sequential model"

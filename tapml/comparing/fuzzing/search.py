@@ -27,7 +27,7 @@ from tapml.comparing.fuzzing.sources import MAKING, Source, check_model, source_
 from tapml.comparing.fuzzing.stacks import LAYERS
 from tapml.comparing.layer_script import write_script
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
-from tapml.comparing.run import DEADLINE_SECONDS, compare
+from tapml.comparing.run import DEADLINE_SECONDS, compare, own_code
 from tapml.comparing.verdicts import Thresholds
 from tapml.durable.files import remove_file, remove_folder, replace_folder
 from tapml.isolate.pool import Pool
@@ -101,6 +101,7 @@ def fuzz(
     *,
     model: str | Path | None = None,
     data: Data | None = None,
+    code: str | Path | None = None,
     cases: int = CASES,
     minutes: float = MINUTES,
     seed: int = 0,
@@ -119,6 +120,8 @@ def fuzz(
     model, data
         An ONNX or Keras file or the folder of a torch module to mutate, and instances for it; None
         for stacks of layers.
+    code
+        As of :func:`~tapml.comparing.run.compare`.
     cases, minutes
         The budget; what is over first ends the search.
     seed
@@ -140,6 +143,7 @@ def fuzz(
     chosen = [find_backend(each) for each in backends]
     if model is not None:
         check_model(model, data)
+    classes = own_code(Path(model or "no model"), code)
     run_folder = RunFolder(Path(folder), KIND)
     if not run_folder.exists:
         run_folder.begin()
@@ -147,10 +151,10 @@ def fuzz(
     with ExitStack() as opened:
         run = opened.enter_context(run_folder.run(watcher=watcher))
         pool = opened.enter_context(Pool((*JOBS, *MAKING)))
-        source = source_of(model, data, chosen, pool, deadline_seconds)
+        source = source_of(model, data, chosen, pool, deadline_seconds, classes)
 
         def look(path: Path) -> Comparison:
-            return compare(path, backends, source.arrays, limits=limits,
+            return compare(path, backends, source.arrays, limits=limits, code=classes,
                            deadline_seconds=deadline_seconds, pool=pool)  # fmt: skip
 
         digest = f"{source.digest} {limits} {[each.installed() for each in chosen]}"
@@ -163,7 +167,7 @@ def fuzz(
             search.run(mutants=model is not None)
             phase.detail = f"{found.cases} cases, {len(found.causes)} causes"
         for each in found.causes:
-            _write(Path(each.folder), each, source, backends)
+            _write(Path(each.folder), each, source, backends, classes)
     return found
 
 
@@ -286,8 +290,10 @@ def _plain(cause: str) -> str:
     return "".join(each if each.isalnum() else "-" for each in cause)[:80]
 
 
-def _write(folder: Path, cause: Cause, source: Source, backends: Sequence[str]) -> None:
+def _write(
+    folder: Path, cause: Cause, source: Source, backends: Sequence[str], code: Path | None
+) -> None:
     folder.parent.mkdir(exist_ok=True)
     with replace_folder(folder) as made:
         source.make(cause.case, made / source.name)
-        write_script(made, cause.cause, source.name, backends, source.arrays)
+        write_script(made, cause.cause, source.name, backends, source.arrays, code)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tapml.backends.finding import Backend
 from tapml.backends.runner import Array
+from tapml.backends.steps import taken
 from tapml.comparing.data import Data
 from tapml.comparing.fuzzing import keras_mutants, torch_mutants
 from tapml.comparing.fuzzing.mutants import mutated
@@ -81,6 +82,7 @@ def source_of(
     backends: Sequence[Backend],
     pool: Pool,
     deadline_seconds: float,
+    code: Path | None = None,
 ) -> Source:
     """The source of a user's model, or of stacks of layers without one.
 
@@ -92,19 +94,17 @@ def source_of(
     if model is None or data is None:
         return Source(_written(stack), inputs(), "", "model.onnx")
     path = check_model(model, data)
-    rows = Data({name: each[:_INSTANCES] for name, each in data.arrays.items()}, images=data.images)
+    rows = Data(taken(data.arrays, slice(_INSTANCES)), images=data.images)
     if path.suffix == ".onnx":
         return _of_onnx(path, rows)
     # What mutates a model imports its library, which is why a process of a backend does.
-    with BackendProcess(
-        backends[0], path, pool, environment_of(backends[0]), deadline_seconds
-    ) as process:
+    environment = environment_of(backends[0], code=code)
+    with BackendProcess(backends[0], path, pool, environment, deadline_seconds) as process:
         try:
             process.load()
         except BackendFailedError as error:
             raise InputError(f"{path.name} cannot be loaded: {error}") from error
         arrays = rows.for_inputs(process.inputs)
-    environment = environment_of(backends[0])
     job, name = (
         (keras_mutants.JOB, "model.keras") if path.is_file() else (torch_mutants.JOB, "model")
     )
@@ -118,7 +118,7 @@ def source_of(
         except ChildDiedError as error:
             return f"the process that makes it {error.report.reason}"
 
-    return Source(make, arrays, _digest(hash_model(path), arrays), name)
+    return Source(make, arrays, _digest(hash_model(path, code), arrays), name)
 
 
 def _of_onnx(path: Path, rows: Data) -> Source:

@@ -25,7 +25,7 @@ def make(payload: dict[str, Any]) -> str:
     """
     import torch
 
-    from tapml.backends.parts import filled
+    from tapml.backends.steps import filled
     from tapml.backends.torch_graph import TorchGraph
     from tapml.importing.recording import record_module
 

@@ -10,7 +10,13 @@ import pytest
 import tapml
 from tapml.comparing.page import render_comparison
 from tapml_targets.errors import InputError
-from tests.comparing.small_cnn import NODES, make_images, write_determinant, write_noise
+from tests.comparing.small_cnn import (
+    NODES,
+    make_images,
+    write_determinant,
+    write_mixing,
+    write_noise,
+)
 
 HEALTHY = ["onnxruntime", "onnx-reference"]
 
@@ -35,6 +41,9 @@ def test_a_planted_fault_is_named_at_its_layer_and_its_backend(cnn: Path) -> Non
         assert pair.guilty == ("norm1",)
         assert [each.node.name for each in pair.graph] == NODES
     assert comparison.exit_code == 1
+    assert [set(each.pairs) for each in comparison.clusters] == [
+        {(healthy, "planted:epsilon") for healthy in HEALTHY}
+    ]
     page = render_comparison(comparison)
     assert "a deviation starts here" in page and "norm1" in page
     plain = comparison.to_json()["pairs"][1]
@@ -127,6 +136,14 @@ def test_a_layer_that_is_right_about_one_instance_and_wrong_about_several_is_nam
     comparison = tapml.compare(cnn, [*HEALTHY, "planted:rows"], make_images(4))
     pair = comparison.pairs[1]
     assert (pair.status, pair.layer, pair.blamed) == ("inconsistent", "relu1", "planted:rows")
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_model_that_mixes_instances_is_judged_an_instance_at_a_time(tmp_path: Path) -> None:
+    data = {"x": np.arange(12, dtype=np.float32).reshape(4, 3)}
+    names = ["onnx-reference", "planted:steps"]
+    (pair,) = tapml.compare(write_mixing(tmp_path), names, data).pairs
+    assert pair.status == "agree" and "an instance at a time" in pair.reason
 
 
 @pytest.mark.usefixtures("planted")
