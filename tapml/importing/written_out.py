@@ -32,6 +32,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.scatter_add.default: _scatter_add,
         _aten.scatter_reduce.two: _scatter_reduce,
         _aten.index_add.default: _index_add,
+        _aten.index_put.default: _index_put,
         _aten._cdist_forward.default: _distances,
         _aten._embedding_bag.default: _embedding_bag,
         _aten._embedding_bag_forward_only.default: _embedding_bag,
@@ -55,7 +56,8 @@ def are_written_out(graph: fx.Graph) -> bool:
 # An exported program has some of them by the names of those that call them.
 _PACKETS: Final = frozenset(
     {
-        _aten.scatter_add, _aten.scatter_reduce, _aten.index_add, _aten.cdist,
+        _aten.scatter_add, _aten.scatter_reduce, _aten.index_add, _aten.index_put,
+        _aten.index_put_, _aten.col2im, _aten.cdist,
         _aten._cdist_forward, _aten.embedding_bag, _aten._embedding_bag,
         _aten._embedding_bag_forward_only, _aten.grid_sampler, _aten.grid_sampler_2d,
         _aten.affine_grid_generator, _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
@@ -197,3 +199,53 @@ def _embedding_bag(
         found = torch.where(count.unsqueeze(-1) > 0, found, torch.zeros_like(found))
     # Training alone reads the others.
     return found, bag, count, count
+
+
+def _index_put(
+    operand: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    """Rows put at places, of which the last counts, or added there.
+
+    TVM has those that name a place along every axis, and masks are left to it as well.
+    """
+    given = [(axis, each) for axis, each in enumerate(indices) if each is not None]
+    if any(each.dtype in (torch.bool, torch.uint8) for _, each in given):
+        return NotImplemented
+    if len(given) == operand.dim() and not accumulate:
+        return NotImplemented
+    axes = [axis for axis, _ in given]
+    rest = [axis for axis in range(operand.dim()) if axis not in axes]
+    count, index = 1, None
+    for axis, each in given:
+        extent = operand.shape[axis]
+        own = torch.where(each < 0, each + extent, each)
+        index = own if index is None else index * extent + own
+        count *= extent
+    if index is None or (isinstance(index.numel(), int) and count * index.numel() > _MOST_PAIRS):
+        return NotImplemented
+    others = [operand.shape[axis] for axis in rest]
+    # The indices' own axes are where the named ones were, or first where those are apart.
+    before = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    wide = values.expand(*others[:before], *index.shape, *others[before:])
+    own_axes = range(before, before + index.dim())
+    order = [*own_axes, *(axis for axis in range(wide.dim()) if axis not in own_axes)]
+    rows = wide.permute(order).reshape(-1, *others)
+    moved = operand.permute(*axes, *rest)
+    flat, index = moved.reshape(count, *others), index.reshape(-1)
+    hit = index[None] == torch.arange(count, dtype=index.dtype)[:, None]
+    ones = [1] * len(others)
+    if accumulate:
+        zero = torch.zeros((), dtype=operand.dtype)
+        added = torch.where(hit.reshape(count, -1, *ones), rows[None], zero)
+        flat = flat + added.sum(1, dtype=operand.dtype)
+    else:
+        numbers = torch.arange(1, index.shape[0] + 1, dtype=index.dtype)
+        last = torch.where(hit, numbers, torch.zeros_like(numbers)).amax(1)
+        chosen = rows.index_select(0, torch.clamp(last - 1, min=0))
+        flat = torch.where((last > 0).reshape(count, *ones), chosen, flat)
+    back = sorted(range(operand.dim()), key=[*axes, *rest].__getitem__)
+    return flat.reshape(moved.shape).permute(back)
+
+
+# Of a place and a row, of which a reduction reads every one.
+_MOST_PAIRS: Final = 1 << 26
