@@ -4,7 +4,8 @@ Without options it counts kernels and types at the full shape, which needs no we
 memory that is reserved and never touched. With `--measure` it moves a model of that shape, each
 extent divided by `--scale`, in a cold cache. With `--tests` it carves a test of every operator in
 every entry and replays them on the target, for which no process holds all weights: they are mapped.
-They are drawn by a seed and written one tensor at a time.
+They are drawn by a seed and written one tensor at a time, as float32, or with `--int4` as codes of
+four bits with a scale for 32 of them, which is mlc's q4f16_1, the paper's quantization.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,9 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.plan_without_weights import plan_without_weights  # noqa: E402
 from tapml.cli.model_arguments import positive  # noqa: E402
+from tapml.durable.files import write_json  # noqa: E402
 from tapml.models.mapped_weights import BOUND  # noqa: E402
-from tapml.models.tensor_file import ALIGNMENT  # noqa: E402
+from tapml.models.tensor_file import ALIGNMENT, write_tensors  # noqa: E402
 from tapml_targets.errors import InputError, TapmlError  # noqa: E402
 
 LLAMA2_7B: Final = {
@@ -64,6 +66,10 @@ _RESIDENT: Final = 64 << 20
 _COMMAND: Final = "from tapml.cli.start import main; exit(main())"
 # Of float32, as the initial weights of a Llama.
 _STANDARD_DEVIATION: Final = 0.02
+_MIDDLE: Final = 7
+_GROUP: Final = 32
+# Of codes from 0 to 14, the middle one twice as often.
+_DEVIATION: Final = 4.18
 EXAMPLES: Final = """\
 examples:
   python scripts/table_three.py                               kernels and types at the full shape
@@ -71,6 +77,7 @@ examples:
   python scripts/table_three.py --measure --scale 16 --layers 2 --target webgpu
   python scripts/table_three.py --measure --scale 1 --layers 32 --json     needs 27 GB of disk
   python scripts/table_three.py --tests --scale 4 --layers 8       carve and replay, weights mapped
+  python scripts/table_three.py --tests --int4                     all layers: 4.2 GB of disk
 
 exit codes: 0; 1 the model did not pass; 2 input.
 """
@@ -110,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"scripts/table_three.py: {error}", file=sys.stderr)
         return error.exit_code
     if options.tests:
-        found = tests(shape, options.target, options.folder)
+        write = write_packed_weights if options.int4 else write_weights
+        found = tests(shape, options.target, options.folder, write)
     else:
         found = measure(shape, options.target) if options.measure else count(shape)
     if options.json:
@@ -131,7 +139,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--measure", action="store_true", help="move the model and time each step")
     kind.add_argument("--tests", action="store_true", help="carve tests and replay them, by steps")
-    parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for the model (temporary)")
+    parser.add_argument("--int4", action="store_true", help="with --tests: weights of four bits")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="FOLDER",
+        help="with --tests: where to work, and continue (temporary)",
+    )
     parser.add_argument(
         "--scale",
         type=positive,
@@ -142,7 +156,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=positive, default=32, metavar="N", help="(32)")
     parser.add_argument("--target", default="opencl", metavar="PLATFORM", help="(opencl)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.int4 and not options.tests:
+        parser.error("--int4 goes with --tests")
+    return options
 
 
 def shape_of(scale: int, layers: int) -> dict[str, Any]:
@@ -198,17 +215,23 @@ def counts(plan: Any) -> dict[str, Any]:
     }
 
 
-def write_weights(shape: Mapping[str, Any], folder: Path) -> int:
-    """A checkpoint by seed, a tensor in memory at a time; bytes of weights."""
-    import numpy as np
+def _shapes(shape: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """Configuration and shapes of the parameters."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(**shape)
     with torch.device("meta"):
-        shapes = {
-            name: tuple(each.shape) for name, each in LlamaForCausalLM(config).named_parameters()
-        }
+        named = LlamaForCausalLM(config).named_parameters()
+    settings = config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
+    return settings, {name: tuple(each.shape) for name, each in named}
+
+
+def write_weights(shape: Mapping[str, Any], folder: Path) -> int:
+    """A checkpoint by seed, a tensor in memory at a time; bytes of weights."""
+    import numpy as np
+
+    settings, shapes = _shapes(shape)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     total = 0
     for name, each in shapes.items():
@@ -228,9 +251,67 @@ def write_weights(shape: Mapping[str, Any], folder: Path) -> int:
             values *= np.float32(_STANDARD_DEVIATION * math.sqrt(12))
             values += 1.0 if "norm" in name else 0.0
             values.tofile(file)
-    settings = config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
     (folder / "config.json").write_text(json.dumps(settings), "utf-8")
     return total
+
+
+def write_packed_weights(shape: Mapping[str, Any], folder: Path) -> int:
+    """The same with matrices of four bits: 15 codes around 7, a scale for 32 columns."""
+    import numpy as np
+
+    settings, shapes = _shapes(shape)
+    drawn = _Drawn(shapes)
+    layers = {
+        name.removesuffix(".weight"): {"bits": 4, "zero": _MIDDLE}
+        for name, each in shapes.items()
+        if len(each) > 1
+    }
+    settings["quantization_config"] = {
+        "quant_method": "tapml", "made_from": "int4 by seed", "layers": layers,
+    }  # fmt: skip
+    kinds = {name: "int32" if name.endswith(".codes") else "float32" for name in drawn}
+    write_tensors(folder / "model.safetensors", drawn, kinds)
+    (folder / "config.json").write_text(json.dumps(settings), "utf-8")
+    return sum(np.dtype(kinds[name]).itemsize * math.prod(drawn.shapes[name]) for name in drawn)
+
+
+class _Drawn(Mapping[str, Any]):
+    """Tensors of packed layers and norms, each drawn when it is taken."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, each in shapes.items():
+            if len(each) > 1:
+                path, (rows, columns) = name.removesuffix(".weight"), each
+                self.shapes[f"{path}.codes"] = rows, columns // 8
+                # A width that was divided may have no whole groups.
+                self.shapes[f"{path}.scales"] = (
+                    rows,
+                    columns // _GROUP if columns % _GROUP == 0 else 1,
+                )
+            else:
+                self.shapes[name] = each
+        self._numbers = {name: number for number, name in enumerate(self.shapes)}
+
+    def __getitem__(self, name: str) -> Any:
+        import numpy as np
+
+        random, shape = np.random.default_rng([_SEED, self._numbers[name]]), self.shapes[name]
+        if name.endswith(".codes"):
+            words = random.integers(1 << 32, size=shape, dtype=np.uint32)
+            # A code of 15 becomes 7, so that the mean is zero.
+            full = words & (words >> 1) & (words >> 2) & (words >> 3) & np.uint32(0x11111111)
+            return (words ^ (full << 3)).view(np.int32)
+        values = random.random(shape, np.float32)
+        if name.endswith(".scales"):
+            return (values + np.float32(0.5)) * np.float32(_STANDARD_DEVIATION / _DEVIATION)
+        return np.float32(1) + (values - np.float32(0.5)) * np.float32(_STANDARD_DEVIATION)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
 
 
 def measure(shape: Mapping[str, Any], target: str) -> dict[str, Any]:
@@ -263,47 +344,78 @@ def measure(shape: Mapping[str, Any], target: str) -> dict[str, Any]:
     }
 
 
-def tests(shape: Mapping[str, Any], target: str, parent: Path | None = None) -> dict[str, Any]:
-    """Carve a test of every operator in every entry and replay them; seconds and memory of each."""
-    with tempfile.TemporaryDirectory(prefix="tapml-table-three-", dir=parent) as temporary:
-        folder = Path(temporary)
-        (folder / "model").mkdir()
-        steps: list[dict[str, Any]] = []
-        before = time.monotonic()
-        nbytes = write_weights(shape, folder / "model")
-        steps.append(_step("weights by seed", before, _peak_gb(resource.RUSAGE_SELF), 0))
-        commands = {
-            "carve": [
-                "carve", "--model", str(folder / "model"), "--out", str(folder / "suite"),
-                "--context", str(CONTEXT), "--tokens", TOKENS, "--new-tokens", str(NEW_TOKENS),
-                "--budget", _BUDGET, "--quiet",
-            ],
-            "replay": ["replay", str(folder / "suite"), "--device", target],
-        }  # fmt: skip
+def tests(
+    shape: Mapping[str, Any],
+    target: str,
+    parent: Path | None = None,
+    write: Callable[[Mapping[str, Any], Path], int] = write_weights,
+) -> dict[str, Any]:
+    """Carve a test of every operator in every entry and replay them; seconds and memory of each.
+
+    In a folder that is given, what is done stays done.
+    """
+    with tempfile.TemporaryDirectory(prefix="tapml-table-three-") as temporary:
+        folder = parent or Path(temporary)
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        done = folder / "steps.json"
+        found: dict[str, Any] = {"shape": dict(shape), "target": target, "steps": []}
+        if done.is_file():
+            kept = json.loads(done.read_text("utf-8"))
+            if kept["shape"] != found["shape"]:
+                raise InputError(f"{folder} has another shape: give an empty folder")
+            found = kept
+        steps = found["steps"]
         variables = os.environ | {"TAPML_CACHE_DIR": str(folder / "cache"), BOUND: str(_RESIDENT)}
-        for name, command in commands.items():
+        for name, command in _steps(folder, target).items():
+            if any(each["step"] == name and not each["exit_code"] for each in steps):
+                continue
             before = time.monotonic()
-            started = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND, *command],
-                env=variables,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            watched = Memory(started.pid)
-            said = (started.communicate()[0] or "").strip().splitlines()[-_SAID:]
-            steps.append(_step(name, before, watched.stop(), started.returncode, said))
+            if not command:
+                found["weights_gb"] = round(write(shape, folder / "model") / 1e9, 3)
+                steps.append(_step(name, before, _peak_gb(resource.RUSAGE_SELF), 0))
+            else:
+                steps.append(_run(name, command, variables))
+            steps[-1]["load"] = round(os.getloadavg()[0], 1)
             print(json.dumps(steps[-1]), file=sys.stderr, flush=True)
-            if started.returncode:
+            write_json(done, found)
+            if steps[-1]["exit_code"]:
                 break
     return {
-        "shape": dict(shape),
-        "target": target,
-        "weights_gb": round(nbytes / 1e9, 3),
+        **found,
         "peak_gb": max(each["peak_gb"] for each in steps),
-        "load": round(os.getloadavg()[0], 1),
-        "steps": steps,
         "exit_code": steps[-1]["exit_code"],
     }
+
+
+def _steps(folder: Path, target: str) -> dict[str, list[str]]:
+    """The steps by name, each a command or, of the weights, nothing."""
+    return {
+        "weights by seed": [],
+        "carve": [
+            "carve", "--model", str(folder / "model"), "--out", str(folder / "suite"),
+            "--context", str(CONTEXT), "--tokens", TOKENS, "--new-tokens", str(NEW_TOKENS),
+            "--budget", _BUDGET, "--quiet", "--overwrite",
+        ],
+        "replay": ["replay", str(folder / "suite"), "--device", target],
+    }  # fmt: skip
+
+
+def _run(name: str, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """A command and the most memory of it and its processes together."""
+    before = time.monotonic()
+    started = subprocess.Popen(
+        [sys.executable, "-P", "-c", _COMMAND, *command],
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    watched = Memory(started.pid)
+    try:
+        said = (started.communicate()[0] or "").strip().splitlines()[-_SAID:]
+    finally:
+        if started.poll() is None:
+            started.terminate()
+    return _step(name, before, watched.stop(), started.returncode, said)
 
 
 def _step(
@@ -387,7 +499,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     shape = found["shape"]
     yield (
         f"hidden {shape['hidden_size']}, {shape['num_hidden_layers']} layers, vocabulary "
-        f"{shape['vocab_size']}: {found['weights_gb']} GB of weights in float32, "
+        f"{shape['vocab_size']}: {found['weights_gb']} GB of weights, "
         f"at most {found['peak_gb']} GB in a process"
     )
     if "steps" in found:

@@ -15,6 +15,7 @@ from torch import fx
 
 Call: TypeAlias = Callable[..., fx.Node]
 _ATEN: Final = torch.ops.aten
+_PARTS_OF: Final = "parts of a pair"
 _CHECK: Final = _ATEN._assert_tensor_metadata.default
 
 
@@ -36,8 +37,19 @@ def real_pairs(module: fx.GraphModule) -> None:
         else:
             node.replace_all_uses_with(made)
     if pairs:
+        _take_parts(module.graph)
         module.graph.eliminate_dead_code()
         module.recompile()
+
+
+def _take_parts(graph: fx.Graph) -> None:
+    """Read the part itself where one of a pair is read: the other may be read by nobody."""
+    for node in graph.nodes:
+        if node.target is _ATEN.select.int and isinstance(node.args[0], fx.Node):
+            pair, axis, index = node.args
+            parts = pair.meta.get(_PARTS_OF)
+            if parts is not None and axis in (-1, pair.meta["val"].dim() - 1):
+                node.replace_all_uses_with(parts[index])
 
 
 def _is_complex(node: Any) -> bool:
@@ -58,22 +70,40 @@ def _rewritten(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node | None:
         return _MAKERS[target](call, *arguments)
     if any(_is_complex(each) and each not in pairs for each in node.all_input_nodes):
         return None
+    if target is _ATEN._to_copy.default and not _is_complex(arguments[0]):
+        real = _as_real(call, arguments[0], node.meta["val"].dtype)
+        return _pair(call, real, call(_ATEN.zeros_like.default, real))
     if target in _MOVERS and (_is_complex(node) or target is _ATEN.view_as_real.default):
         first, *rest = arguments
         moved = _MOVERS[target](call, pairs[first], first.meta["val"].dim(), *rest)
         return _as_real(call, moved, node.meta["val"].dtype)
-    if target in _PRODUCTS and len(arguments) == 2:
-        one, other = (pairs.get(each, each) for each in arguments)
+    return _computed(call, target, arguments, node, pairs)
+
+
+def _computed(
+    call: Call, target: Any, arguments: Any, node: fx.Node, pairs: dict[fx.Node, fx.Node]
+) -> fx.Node | None:
+    """The pair, or the real numbers, of sums and products of pairs and of their parts."""
+    found: fx.Node | None = None
+    if target in _PARTS:
+        found = _PARTS[target](call, *(pairs.get(each, each) for each in arguments))
+    elif target in _SUMS and all(map(_is_complex, arguments)):
+        found = call(target, *(pairs[each] for each in arguments), **node.kwargs)
+    elif target is _ATEN.cat.default:
+        parts, *axis = arguments
+        rank = node.meta["val"].dim()
+        found = call(target, [pairs[each] for each in parts], _axis(rank, *(axis or [0])))
+    elif target in _PRODUCTS and len(arguments) == 2:
         both = [_is_complex(each) for each in arguments]
+        one, other = (pairs.get(each, each) for each in arguments)
         if all(both):
-            return _product(call, one, other)
-        pair, factor = (one, other) if both[0] else (other, one)
-        if isinstance(factor, complex):
-            return None
-        if isinstance(factor, fx.Node):
-            factor = call(_ATEN.unsqueeze.default, factor, -1)
-        return call(target, pair, factor)
-    return None
+            found = _product(call, one, other) if target is _ATEN.mul.Tensor else None
+        elif both[0] or target is not _ATEN.div.Tensor:
+            pair, factor = (one, other) if both[0] else (other, one)
+            if isinstance(factor, fx.Node):
+                factor = call(_ATEN.unsqueeze.default, factor, -1)
+            found = None if isinstance(factor, complex) else call(target, pair, factor)
+    return found
 
 
 def _caller(node: fx.Node) -> Call:
@@ -98,9 +128,7 @@ def _as_real(call: Call, pair: fx.Node, dtype: torch.dtype) -> fx.Node:
 
 
 def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:
-    (a, b), (c, d) = (
-        [call(_ATEN.select.int, each, -1, part) for part in (0, 1)] for each in (one, other)
-    )
+    (a, b), (c, d) = (_parts(call, each) for each in (one, other))
     real = call(_ATEN.sub.Tensor, call(_ATEN.mul.Tensor, a, c), call(_ATEN.mul.Tensor, b, d))
     imaginary = call(_ATEN.add.Tensor, call(_ATEN.mul.Tensor, a, d), call(_ATEN.mul.Tensor, b, c))
     return _pair(call, real, imaginary)
@@ -108,7 +136,33 @@ def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:
 
 def _pair(call: Call, real: fx.Node, imaginary: fx.Node) -> fx.Node:
     parts = [call(_ATEN.unsqueeze.default, each, -1) for each in (real, imaginary)]
-    return call(_ATEN.cat.default, parts, -1)
+    pair = call(_ATEN.cat.default, parts, -1)
+    pair.meta[_PARTS_OF] = real, imaginary
+    return pair
+
+
+def _parts(call: Call, pair: fx.Node) -> list[fx.Node]:
+    return [call(_ATEN.select.int, pair, -1, part) for part in (0, 1)]
+
+
+def _size(call: Call, pair: fx.Node) -> fx.Node:
+    real, imaginary = _parts(call, pair)
+    squares = [call(_ATEN.mul.Tensor, each, each) for each in (real, imaginary)]
+    return call(_ATEN.sqrt.default, call(_ATEN.add.Tensor, *squares))
+
+
+def _angle(call: Call, pair: fx.Node) -> fx.Node:
+    real, imaginary = _parts(call, pair)
+    return call(_ATEN.atan2.default, imaginary, real)
+
+
+def _conjugate(call: Call, pair: fx.Node) -> fx.Node:
+    real, imaginary = _parts(call, pair)
+    return _pair(call, real, call(_ATEN.neg.default, imaginary))
+
+
+def _opposite(call: Call, pair: fx.Node) -> fx.Node:
+    return call(_ATEN.neg.default, pair)
 
 
 def _polar(call: Call, size: fx.Node, angle: fx.Node) -> fx.Node:
@@ -169,4 +223,15 @@ _MOVERS: Final[dict[Any, Callable[..., fx.Node]]] = {
     _ATEN.reshape.default: _shaped(_ATEN.reshape.default),
     _ATEN.expand.default: _shaped(_ATEN.expand.default),
 }
-_PRODUCTS: Final = (_ATEN.mul.Tensor, _ATEN.mul.Scalar)
+_PARTS: Final[dict[Any, Callable[..., fx.Node]]] = {
+    _ATEN.abs.default: _size,
+    _ATEN.angle.default: _angle,
+    _ATEN._conj.default: _conjugate,
+    _ATEN._conj_physical.default: _conjugate,
+    _ATEN.conj_physical.default: _conjugate,
+    _ATEN.neg.default: _opposite,
+    _ATEN.resolve_conj.default: lambda _, pair: pair,
+    _ATEN.resolve_neg.default: lambda _, pair: pair,
+}
+_SUMS: Final = (_ATEN.add.Tensor, _ATEN.sub.Tensor)
+_PRODUCTS: Final = (_ATEN.mul.Tensor, _ATEN.mul.Scalar, _ATEN.div.Tensor)

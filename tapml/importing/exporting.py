@@ -8,17 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from tapml.importing.complex_pairs import real_pairs
 from tapml.importing.origins import origins_of, strip_prefix
+from tapml.importing.repeated_layers import decompose
+from tapml.importing.written_out import are_written_out
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _PARAMETER_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+# Of extents that an assertion is tried for.
+_MOST_TRIED: Final = 1 << 14
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
@@ -71,6 +75,8 @@ class ExportedEntry:
         Their names in the model, by placeholder.
     symbols
         The caller's name of a shape symbol, by torch's.
+    written_out
+        Whether operations were written out (:mod:`tapml.importing.written_out`).
     """
 
     description: EntryDescription
@@ -79,6 +85,7 @@ class ExportedEntry:
     parameters: dict[str, torch.Tensor]
     parameter_names: dict[str, str]
     symbols: dict[str, str] = field(default_factory=dict)
+    written_out: bool = False
 
     @property
     def state(self) -> tuple[tuple[str, int, int], ...]:
@@ -104,7 +111,8 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
             )
     with _exporting(description.name):
         program = description.program or _export(description)
-        program = program.run_decompositions()
+        written_out = are_written_out(program.graph)
+        program = decompose(program)
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
@@ -123,8 +131,9 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     program.example_inputs = None
     shapes = tuple(each.to("meta") for each in description.example_inputs)
     described = replace(description, example_inputs=shapes)
+    symbols = _symbols(program, description)
     return ExportedEntry(
-        described, program, origins, parameters, names, _symbols(program, description)
+        described, program, origins, parameters, names, symbols, written_out=written_out
     )
 
 
@@ -135,11 +144,49 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 
 
 def _export(description: EntryDescription) -> torch.export.ExportedProgram:
-    return torch.export.export(
+    export = partial(
+        torch.export.export,
         description.module,
         description.example_inputs,
         dynamic_shapes=description.dynamic_shapes,
         strict=False,
+    )
+    try:
+        return export()
+    except Exception as error:  # of a class whose module takes a second to import
+        if getattr(getattr(error, "error_type", None), "name", "") != "CONSTRAINT_VIOLATION":
+            raise
+        # It refuses what it cannot prove: here every length is tried.
+        program = export(prefer_deferred_runtime_asserts_over_guards=True)
+        if not all(map(_always_holds, _assertions_of_lengths(program.graph_module))):
+            raise
+        return program
+
+
+def _assertions_of_lengths(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """Assertions whose truth follows from the extents of the inputs."""
+    return [
+        node
+        for node in module.graph.nodes
+        if node.target is torch.ops.aten._assert_scalar.default
+        and isinstance(node.args[0], torch.fx.Node)
+        and isinstance(value := node.args[0].meta.get("val"), torch.SymBool)
+        and all(
+            each in value.node.shape_env.backed_var_to_val for each in value.node.expr.free_symbols
+        )
+    ]
+
+
+def _always_holds(assertion: torch.fx.Node) -> bool:
+    """Whether an assertion holds for each extent of a range that is not too long to try."""
+    value = assertion.args[0].meta["val"].node  # type: ignore[union-attr]
+    symbols = list(value.expr.free_symbols)
+    ranges = [value.shape_env.var_to_range[each] for each in symbols]
+    if len(symbols) != 1 or not ranges[0].upper.is_finite:
+        return False
+    first, last = int(ranges[0].lower), int(ranges[0].upper)
+    return last - first < _MOST_TRIED and all(
+        bool(value.expr.subs(symbols[0], extent)) for extent in range(first, last + 1)
     )
 
 
@@ -199,6 +246,9 @@ def _leave_out_assertions(module: torch.fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if getattr(node.target, "overloadpacket", None) is torch.ops.aten._assert_async:
             module.graph.erase_node(node)
+    # They were tried for every extent (_export).
+    for node in _assertions_of_lengths(module):
+        module.graph.erase_node(node)
 
 
 def _leave_out_empty(module: torch.fx.GraphModule) -> None:

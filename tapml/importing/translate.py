@@ -331,7 +331,10 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             try:
                 axes = [axis for axis, each in enumerate(indices) if each is not None]
                 given = [self.env[each] for each in indices if isinstance(each, fx.Node)]
-                if len(given) in (0, 1, len(indices)) or _are_orthogonal(given):
+                even = len({each.ty.ndim for each in given}) < 2
+                if len(given) < 2 or (even and len(given) == len(indices)):
+                    return converter(node)
+                if even and _are_orthogonal(given):
                     return converter(node)
                 return self._picked(operand, axes, given)
             finally:
@@ -347,7 +350,15 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         emit, permute = self.block_builder.emit, relax.op.permute_dims
         rest = [axis for axis in range(operand.ty.ndim) if axis not in axes]
         moved = emit(permute(operand, [*axes, *rest]))
-        picked = emit(relax.op.index_tensor(moved, list(indices)))
+        # TVM takes the first axes of all indices for the same ones, PyTorch the last.
+        rank = max(each.ty.ndim for each in indices)
+        even = [
+            emit(relax.op.reshape(each, [*[1] * (rank - each.ty.ndim), *each.ty.shape]))
+            if each.ty.ndim < rank
+            else each
+            for each in indices
+        ]
+        picked = emit(relax.op.index_tensor(moved, even))
         own = picked.ty.ndim - len(rest)
         before = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
         if not before:

@@ -275,8 +275,7 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     except Exception as error:  # libraries raise errors of any class on a malformed folder
         reason = str(error).strip().splitlines() or [type(error).__name__]
         if isinstance(error, KeyError):
-            # Of an activation or another kind by name.
-            reason = [f"config.json says {error}, which transformers does not know"]
+            reason = [_of_key(error, checkpoint.config)]
         raise InputError(
             f"{folder} cannot be loaded ({reason[0][:300]}): expected a complete model folder "
             f"of {checkpoint.family.architectures[0]}; fetch it again"
@@ -286,6 +285,19 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
         raise InputError(f"{folder} was not loaded as it is stored ({found}): fetch it again")
     module.requires_grad_(False)
     return module.eval()
+
+
+def _of_key(error: KeyError, config: Any) -> str:
+    """What a name that was looked for in vain says of a configuration."""
+    name, pending = next(iter(error.args), ""), [config]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict | list):
+            pending += value.values() if isinstance(value, dict) else value
+        elif value == name:
+            # Of an activation or another kind.
+            return f"config.json says {name!r}, which transformers does not know"
+    return f"config.json has no {str(name)[:80]!r}"
 
 
 def _check_class(config: Any, checkpoint: Checkpoint) -> None:

@@ -9,12 +9,14 @@ user's cache, a tensor at a time.
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import os
 import shutil
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,13 +27,14 @@ from torch import Tensor, nn
 from tapml.models.checkpoint import Checkpoint
 from tapml.models.tensor_file import ALIGNMENT, Array, TensorFile, open_tensors, write_tensors
 from tapml.models.weight_names import plain_names
+from tapml_rpc.memory import usable_bytes
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.dtype import dtype as data_type
 from tapml_targets.errors import InputError
 
 BOUND: Final = "TAPML_MAP_WEIGHTS"
 """Environment variable: models with more bytes of weights are mapped, and at most about so many are
-resident. By default a quarter of the machine's memory, and 1 GiB of them."""
+resident. By default a quarter of the memory that this process may use, and 1 GiB of them."""
 
 _SHARE: Final = 4
 _FLOATS: Final = frozenset({"float32", "float16", "bfloat16"})
@@ -71,7 +74,7 @@ def map_weights(checkpoint: Checkpoint, empty: Any, dtype: torch.dtype) -> nn.Mo
 
     kind = str(dtype).removeprefix("torch.")
     size = data_type(kind).itemsize
-    if sum(size * _count(each.shape) for each in checkpoint.tensors.values()) <= _bound():
+    if not are_large(sum(size * math.prod(each.shape) for each in checkpoint.tensors.values())):
         return None
     names = plain_names(empty, checkpoint)
     if names is None or not checkpoint.dtypes <= _FLOATS:
@@ -89,7 +92,7 @@ def map_weights(checkpoint: Checkpoint, empty: Any, dtype: torch.dtype) -> nn.Mo
             attn_implementation="eager",
             **dict(checkpoint.family.loading),
         )
-    tensors = {name: _tensor(each) for name, each in arrays.items()}
+    tensors = {name: tensor_of(each) for name, each in arrays.items()}
     _put(module, tensors)
     tied: Any = module
     tied.tie_weights()
@@ -114,20 +117,24 @@ def _keeps_float32(module: nn.Module) -> bool:
     return any(getattr(part, name, None) for part in module.modules() for name in kept)
 
 
+def are_large(nbytes: int) -> bool:
+    """Whether weights of so many bytes are to be mapped.
+
+    Raises
+    ------
+    InputError
+        If the environment variable is no number of bytes.
+    """
+    return nbytes > _bound()
+
+
 def _bound() -> int:
     given = os.environ.get(BOUND, "")
     if not given:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE
+        return usable_bytes() // _SHARE
     if not given.isdecimal():
         raise InputError(f"{BOUND}={given[:40]}: expected a number of bytes")
     return int(given)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
 
 
 def _arrays(
@@ -142,7 +149,7 @@ def _arrays(
         for here, name in names.items()
     ):
         for each in files.values():
-            _return_pages_of(each)
+            return_pages_of(each)
         return found
     kinds = {here: stored[name].dtype for here, name in names.items()}
     path = cache_folder("mapped") / f"{_key(list(files), names, kind)}.safetensors"
@@ -151,10 +158,10 @@ def _arrays(
         if shutil.disk_usage(path.parent).free < needed + _SPARE_BYTES:
             return None
         for each in files.values():
-            _return_pages_of(each)
+            return_pages_of(each)
         write_tensors(path, _Converted(found, kinds, kind), dict.fromkeys(found, kind))
     made = open_tensors(path)
-    _return_pages_of(made)
+    return_pages_of(made)
     return made
 
 
@@ -175,7 +182,7 @@ class _Converted(Mapping[str, Array]):
         self._kind = kind
 
     def __getitem__(self, name: str) -> Array:
-        tensor = _tensor(self._arrays[name])
+        tensor = tensor_of(self._arrays[name])
         if self._kinds[name] == "bfloat16":
             tensor = tensor.view(torch.bfloat16)
         converted: Array = tensor.to(getattr(torch, self._kind)).numpy()
@@ -188,7 +195,8 @@ class _Converted(Mapping[str, Array]):
         return len(self._arrays)
 
 
-def _tensor(array: Array) -> Tensor:
+def tensor_of(array: Array) -> Tensor:
+    """The tensor of an array, which nothing may write to, at the same place."""
     with warnings.catch_warnings():
         # Of arrays that nothing may write to.
         warnings.simplefilter("ignore", UserWarning)
@@ -213,19 +221,24 @@ def _put(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                     held[last] = replaced[id(old_one)][1]
 
 
-_mapped: Final[list[mmap.mmap]] = []
+_mapped: Final[list[weakref.ref[mmap.mmap]]] = []
+_started: Final = threading.Event()
 
 
-def _return_pages_of(file: TensorFile) -> None:
-    """Have the pages of a mapped file returned when many are resident, while this process runs."""
+def return_pages_of(file: TensorFile) -> None:
+    """Have the pages of a mapped file returned when many are resident, while it is mapped.
+
+    Nothing may write to its arrays.
+    """
     for name in file:
         memory: Any = file[name]
         while memory is not None and not isinstance(memory, mmap.mmap):
             memory = memory.base
         if memory is None:
             return
-        _mapped.append(memory)
-        if len(_mapped) == 1 and hasattr(mmap, "MADV_DONTNEED"):
+        _mapped.append(weakref.ref(memory, _mapped.remove))
+        if not _started.is_set() and hasattr(mmap, "MADV_DONTNEED"):
+            _started.set()
             threading.Thread(target=_return_pages, name="tapml-pages", daemon=True).start()
         return
 
@@ -237,8 +250,10 @@ def _return_pages() -> None:
     while True:
         time.sleep(_SECONDS)
         if _resident_pages() > most:
-            for memory in list(_mapped):
-                memory.madvise(mmap.MADV_DONTNEED)
+            for reference in list(_mapped):
+                memory = reference()
+                if memory is not None:
+                    memory.madvise(mmap.MADV_DONTNEED)
 
 
 def _resident_pages() -> int:

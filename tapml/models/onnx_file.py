@@ -21,6 +21,7 @@ from torch import nn
 
 from tapml.models.entries import EntryModule
 from tapml.models.loaded import LoadedModule, OwnStep
+from tapml.models.onnx_recurrent import write_out_recurrent
 from tapml.models.stored import MODULE, Measure, ModuleTensor, StoredModule
 from tapml_targets.errors import InputError, SetupError, UnsupportedOperatorError
 
@@ -98,6 +99,9 @@ def load_onnx(
     name = path.stem
     ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
     folded = _fold(original, path)
+    if write_out_recurrent(folded):
+        # Their products with weights are constants where the sequence is.
+        folded = _fold(folded, path)
     dtypes = {str(_dtype_of(each.data_type)) for each in folded.graph.initializer}
     outputs = [ModuleTensor(each.name, _element(each, path)) for each in folded.graph.output]
     signature = StoredModule.from_json(

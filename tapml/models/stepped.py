@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from tapml.models.entries import EntryModule, StateSpecification, StaticCache
-from tapml.models.families.family import CacheShape, Family
+from tapml.models.families.family import CacheShape, Family, own_state
 from tapml.models.inputs import DECODE, MODEL_INPUTS, Array, entry_inputs
 from tapml.models.loaded import LoadedModel, OwnStep
 from tapml.models.stored import StoredDecoder, StoredStepped
@@ -82,6 +82,15 @@ class KeptState(StaticCache):
         self.kept[name] = recurrent_states.to(self.kept[name].dtype)
         return self.kept[name]
 
+    def get_linear_cache(self, layer_idx: int) -> Tensor:
+        """The matrices of a layer of linear attention (MiniMax)."""
+        return self.kept[_state_name(layer_idx, "linear", 0)]
+
+    def set_linear_cache(self, layer_idx: int, linear_cache: Tensor) -> None:
+        """Replace them."""
+        name = _state_name(layer_idx, "linear", 0)
+        self.kept[name] = linear_cache.to(self.kept[name].dtype)
+
     def is_recording_past(self, *_: object) -> bool:
         """No: nothing is taken back."""
         return False
@@ -92,7 +101,10 @@ class KeptState(StaticCache):
 
 
 class SteppedForward(nn.Module):
-    """A decoder of `family` for one token, with everything that it keeps as input and output."""
+    """A decoder of `family` for one token, with everything that it keeps as input and output.
+
+    A class whose forward takes no such cache goes its family's own step.
+    """
 
     def __init__(self, model: nn.Module, family: Family, names: Sequence[str]) -> None:
         super().__init__()
@@ -100,7 +112,7 @@ class SteppedForward(nn.Module):
         self.family = family
         self.names = tuple(names)
         known = inspect.signature(model.forward).parameters
-        self.cache = next(each for each in CACHES if each in known)
+        self.cache = next((each for each in CACHES if each in known), "")
 
     def forward(
         self,
@@ -111,6 +123,9 @@ class SteppedForward(nn.Module):
         *state: Tensor,
     ) -> tuple[Tensor, ...]:
         """Logits of the token, then the state after it."""
+        if self.family.step is not own_state:
+            logits, after = self.family.step(self.model, token_ids, state)
+            return (logits, *after)
         count = position_ids[0, 0] if self.family.counted else 0
         kept = KeptState(dict(zip(self.names, state, strict=True)), cache_rows, count)
         with self.family.around(self.model), _held(self.model, kept.kept):

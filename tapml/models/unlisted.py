@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tapml.models.families.cross_attention import cross_attention
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
 from tapml.models.families.masks import by_layer, plain, unmasked, windowed
 from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
@@ -41,9 +42,6 @@ _DECODERS: Final = ("CAUSAL_LM",)
 _BOTH: Final = ("SEQ_TO_SEQ_CAUSAL_LM",)
 _CLASSES: Final = ("IMAGE_CLASSIFICATION", "SEQUENCE_CLASSIFICATION")
 _VECTORS: Final = ("MASKED_LM", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "TEXT_ENCODING", "")
-# Attention of a decoder to its encoder, and the layers that make its keys and values.
-_CROSS: Final = frozenset({"encoder_attn", "cross_attn", "crossattention", "EncDecAttention"})
-_KEY_AND_VALUE: Final = (("k_proj", "v_proj"), ("k", "v"), ("key", "value"))
 _MASKS: Final = (plain, windowed, by_layer, after_padding, unmasked)
 _Model = TypeVar("_Model", bound=Loaded)
 
@@ -82,7 +80,7 @@ def unlisted_family(architecture: str) -> Family | None:
             **common,
             workload="encoder_decoder",
             prepare=probe.run,
-            cross=_cross,
+            cross=cross_attention,
             candidates=decoders,
         )
     classes = architecture in _names(_CLASSES)
@@ -144,19 +142,6 @@ def _for_decoder(
         return {f"decoder_{name}": value for name, value in given.items()}
 
     return made
-
-
-def _cross(module: Any) -> list[tuple[Any, Any]]:
-    """The layers of keys and values of each attention to the encoder."""
-    found = []
-    for path, part in module.get_decoder().named_modules():
-        if path.rpartition(".")[2] in _CROSS:
-            found += [
-                (getattr(part, key), getattr(part, value))
-                for key, value in _KEY_AND_VALUE
-                if hasattr(part, key) and hasattr(part, value)
-            ]
-    return found
 
 
 def _without_cache(module: nn.Module) -> None:

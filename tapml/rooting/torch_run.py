@@ -1,20 +1,24 @@
-"""Runs an exported torch program and records every node's result."""
+"""Runs an exported torch program and records its nodes' results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.weights import to_numpy
 from tapml.plan.graph_plan import Entry
+from tapml_targets.errors import MismatchError
 
 Array = npt.NDArray[Any]
+# Of the largest number of an output.
+_ALLOWED: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 class Recorded(Mapping[str, Array]):
@@ -41,11 +45,15 @@ class Recorded(Mapping[str, Array]):
 
 
 class Recorder(fx.Interpreter):
-    """An interpreter that records every node's result."""
+    """An interpreter that records the results that a plan has, by their names there.
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    All results would be too many: an unpacked weight, which a product reads, is one of them.
+    """
+
+    def __init__(self, module: fx.GraphModule, wanted: Set[str]) -> None:
         super().__init__(module)
         self.recorded = Recorded()
+        self._wanted = wanted
         self.outputs: list[Array] = []
 
     def run_node(self, node: fx.Node) -> Any:
@@ -54,25 +62,53 @@ class Recorder(fx.Interpreter):
         if node.op == "output":
             self.outputs = [to_numpy(each)[0] for each in result]
         elif isinstance(result, torch.Tensor):
-            self.recorded.add(node.name, result)
+            if node.name in self._wanted:
+                self.recorded.add(node.name, result)
         elif isinstance(result, tuple | list):
             for index, each in enumerate(result):
-                if isinstance(each, torch.Tensor):
-                    self.recorded.add(f"{node.name}[{index}]", each)
+                name = f"{node.name}[{index}]"
+                # One of several results may be imported alone, by the node's name.
+                if isinstance(each, torch.Tensor) and not self._wanted.isdisjoint(
+                    (name, node.name)
+                ):
+                    self.recorded.add(name, each)
         return result
 
 
 def run_torch(exported: ExportedEntry, entry: Entry, tensors: Mapping[str, Array]) -> Recorder:
-    """Run an entry's torch program on tensors by storage name."""
-    recorder = Recorder(exported.program.graph_module)
-    inputs = iter(_in_signature_order(exported, entry, tensors))
+    """Run an entry's torch program on tensors by storage name.
+
+    Raises
+    ------
+    MismatchError
+        If operations were written out, and the program does not give what the module gives.
+    """
+    recorder = Recorder(exported.program.graph_module, entry.values.keys())
+    given = list(_in_signature_order(exported, entry, tensors))
+    inputs = iter(given)
     arguments = []
     for spec in exported.program.graph_signature.input_specs:
         parameter = exported.parameters.get(spec.arg.name)
         arguments.append(next(inputs) if parameter is None else parameter)
     with torch.no_grad():
         recorder.run(*arguments, enable_io_processing=False)
+        if exported.written_out:
+            own = pytree.tree_leaves(exported.description.module(*given))
+            _compare(exported.description.name, recorder.outputs, own)
     return recorder
+
+
+def _compare(name: str, ours: Sequence[Array], own: Sequence[torch.Tensor]) -> None:
+    real = (torch.view_as_real(each) if each.is_complex() else each for each in own)
+    for number, (here, there) in enumerate(zip(ours, real, strict=True)):
+        one, other = torch.from_numpy(here).view(there.dtype).double(), there.double()
+        scale = float(other[other.isfinite()].abs().max()) if other.isfinite().any() else 1.0
+        allowed = _ALLOWED.get(there.dtype, 0.0) * scale
+        if not torch.allclose(one, other, rtol=0, atol=allowed, equal_nan=True):
+            raise MismatchError(
+                f"output {number} of {name!r} is not the module's after its operations were "
+                "written out (tapml/importing/written_out.py)"
+            )
 
 
 def _in_signature_order(

@@ -169,6 +169,17 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
             "expand": 2,
         },
     ),
+    "minimax": (
+        "MiniMaxConfig",
+        "MiniMaxForCausalLM",
+        {
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "layer_types": ["linear_attention", "full_attention"],
+            "block_size": 4,
+            "head_dim": 12,
+        },
+    ),
     "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": WINDOW}),
     "mixtral": (
         "MixtralConfig",
@@ -214,6 +225,11 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     ),
     "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {"head_dim": 16, **_EXPERTS}),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 16, **_TWO_KINDS}),
+    "rwkv4": (
+        "RwkvConfig",
+        "RwkvForCausalLM",
+        {**_RWKV, "head_size": None, "attention_hidden_size": 72},
+    ),
     "rwkv5": ("Rwkv5Config", "Rwkv5ForCausalLM", _RWKV),
     "rwkv6": ("Rwkv6Config", "Rwkv6ForCausalLM", _RWKV),
     "scan_llama": ("ScanLlamaConfig", "ScanLlamaForCausalLM", {}),
@@ -278,6 +294,19 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
             "init_std": 0.1,
         },
     ),
+    "xlstm": (
+        "xLSTMConfig",
+        "xLSTMForCausalLM",
+        {
+            "hidden_size": 128,
+            "intermediate_size": None,
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "max_position_embeddings": None,
+            "initializer_range": None,
+            "num_heads": 2,
+        },
+    ),
     "stablelm": ("StableLmConfig", "StableLmForCausalLM", {"partial_rotary_factor": 0.5}),
 }
 
@@ -305,7 +334,7 @@ def make_family(path: Path, family: str, *, seed: int = 0, **changes: Any) -> Pa
     torch.manual_seed(seed)
     module = getattr(home, model_name)(config)
     with torch.no_grad():
-        if home is rwkv:
+        if home is rwkv or config_name == "RwkvConfig":
             randomise_rwkv(module)
         for name, value in module.named_parameters():
             # Norm weights start as ones and biases as zeros, which would hide mistakes.

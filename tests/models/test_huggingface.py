@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tapml.models import load_model
+from tapml.models.huggingface import _of_key
 from tapml_targets.errors import InputError
 from tests.models.folders import DAMAGES, KINDS, make_damaged_folder, make_folder
 from tests.models.running import EagerRunner
@@ -145,3 +146,10 @@ def test_the_weights_hash_follows_the_weights_alone(tmp_path: Path) -> None:
     hashes = [load_model(folder).weights_hash for folder in (first, copy, other)]
     assert hashes[0] == hashes[1] != hashes[2]
     assert load_model(first, dtype="float16").weights_hash != hashes[0]
+
+
+def test_a_name_that_is_looked_for_in_vain_is_said_or_missing() -> None:
+    config = {"hidden_act": "squelu", "rope_scaling": {"rope_type": "linear"}}
+    said, missing = (_of_key(KeyError(name), config) for name in ("squelu", "factor"))
+    assert said == "config.json says 'squelu', which transformers does not know"
+    assert missing == "config.json has no 'factor'"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tapml.models import load_model
+from scripts.table_three import shape_of, write_packed_weights
+from tapml.models import load_model, mapped_weights
 from tapml.models.mapped_weights import BOUND
 from tapml_targets.errors import InputError
 
@@ -49,6 +51,42 @@ def test_a_mapped_model_is_the_same_model(
     assert (embedding is head) == tied
     assert list((tmp_path / "cache" / "mapped").iterdir())
     assert embedding.data_ptr() % 64 == 0
+
+
+def test_a_file_is_forgotten_with_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BOUND, "0")
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path / "cache"))
+    gc.collect()
+    before = len(mapped_weights._mapped)
+    model = load_model(write(tmp_path / "model", torch.float32, tied=False))
+    assert len(mapped_weights._mapped) > before
+    del model
+    gc.collect()
+    assert len(mapped_weights._mapped) == before
+
+
+def test_packed_weights_in_our_own_layout_stay_in_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_packed_weights(shape_of(32, 1), tmp_path)
+    read = load_model(tmp_path)
+    monkeypatch.setenv(BOUND, "0")
+    gc.collect()
+    before = len(mapped_weights._mapped)
+    mapped = load_model(tmp_path)
+    assert len(mapped_weights._mapped) == before + 1
+    assert mapped.weights_hash == read.weights_hash
+    codes = mapped.module.get_parameter("model.layers.0.mlp.up_proj.codes")
+    assert codes.data_ptr() % 64 == 0
+    with torch.no_grad():
+        logits = mapped.module(torch.tensor([[1, 2, 3]])).logits
+        assert torch.equal(logits, read.module(torch.tensor([[1, 2, 3]])).logits)
+    assert bool(logits.isfinite().all())
+    # Codes are around 7, so that the mean of a matrix is about zero.
+    matrix = mapped.module.get_submodule("model.layers.0.mlp.up_proj").weight
+    assert abs(float(matrix.mean())) < 0.1 * float(matrix.std())
 
 
 def test_a_bound_that_is_no_number_is_refused(

@@ -1,29 +1,7 @@
 """BART: text to text with learned positions."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-from tapml.models.families.family import CacheShape, Family
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-
-def _cache(config: Any) -> tuple[CacheShape, ...]:
-    heads = int(config.decoder_attention_heads)
-    size = int(config.d_model) // heads
-    return (CacheShape(heads, size, size),) * int(config.decoder_layers)
-
-
-def _arguments(_module: nn.Module, _positions: Tensor, mask: Tensor) -> dict[str, Any]:
-    return {"decoder_attention_mask": mask}
-
-
-def _cross(module: Any) -> list[tuple[Any, Any]]:
-    attention = (layer.encoder_attn for layer in module.model.decoder.layers)
-    return [(each.k_proj, each.v_proj) for each in attention]
-
+from tapml.models.families.cross_attention import cross_attention, decoder_cache, masked
+from tapml.models.families.family import Family
 
 FAMILY = Family(
     architectures=("BartForConditionalGeneration",),
@@ -35,7 +13,7 @@ FAMILY = Family(
     positions="max_position_embeddings",
     embedding="model.shared.weight",
     layer="model.encoder.layers.{}.",
-    cache=_cache,
-    arguments=_arguments,
-    cross=_cross,
+    cache=decoder_cache,
+    arguments=masked,
+    cross=cross_attention,
 )

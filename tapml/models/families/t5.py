@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from tapml.models.families.cross_attention import cross_attention, masked
 from tapml.models.families.family import CacheShape, Family
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 
 def _cache(config: Any) -> tuple[CacheShape, ...]:
     shape = CacheShape(int(config.num_heads), int(config.d_kv), int(config.d_kv))
     return (shape,) * int(config.num_decoder_layers)
-
-
-def _arguments(_module: nn.Module, _positions: Tensor, mask: Tensor) -> dict[str, Any]:
-    return {"decoder_attention_mask": mask}
-
-
-def _cross(module: Any) -> list[tuple[Any, Any]]:
-    attention = (block.layer[1].EncDecAttention for block in module.decoder.block)
-    return [(each.k, each.v) for each in attention]
 
 
 # The class's own buckets by distance, kept with the attention that has them.
@@ -84,8 +73,8 @@ FAMILY = Family(
     embedding="shared.weight",
     layer="encoder.block.{}.",
     cache=_cache,
-    arguments=_arguments,
-    cross=_cross,
+    arguments=masked,
+    cross=cross_attention,
     around=_in_32_bits,
     prepare=_prepare,
 )

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tapml.models.families.family import CacheShape, Family
+from tapml.models.families.cross_attention import cross_attention, decoder_cache
+from tapml.models.families.family import Family
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def _cache(config: Any) -> tuple[CacheShape, ...]:
-    heads = int(config.decoder_attention_heads)
-    size = int(config.d_model) // heads
-    return (CacheShape(heads, size, size),) * int(config.decoder_layers)
-
-
 def _arguments(_module: nn.Module, positions: Tensor, mask: Tensor) -> dict[str, Any]:
     return {"decoder_position_ids": positions, "decoder_attention_mask": mask}
-
-
-def _cross(module: Any) -> list[tuple[Any, Any]]:
-    attention = (layer.encoder_attn for layer in module.model.decoder.layers)
-    return [(each.k_proj, each.v_proj) for each in attention]
 
 
 def _features(config: Any) -> tuple[int, int]:
@@ -39,8 +29,8 @@ FAMILY = Family(
     positions="max_target_positions",
     embedding="model.decoder.embed_tokens.weight",
     layer="model.encoder.layers.{}.",
-    cache=_cache,
+    cache=decoder_cache,
     arguments=_arguments,
-    cross=_cross,
+    cross=cross_attention,
     features=_features,
 )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tapml.models.mapped_weights import are_large, return_pages_of, tensor_of
 from tapml.models.packed.formats.format import Format, Layer
 from tapml.models.packed.quantizers import packed_part, replace_part
 from tapml.models.packed.weight import PackedWeight
@@ -45,7 +46,7 @@ def build_packed(
         module: nn.Module = model_class._from_config(
             config, dtype=dtype, attn_implementation="eager"
         )
-    tensor = stored_tensors(stored)
+    tensor = stored_tensors(stored, in_place=form.in_place)
     paths = {name[: -len(form.codes) - 1] for name in stored if name.endswith(f".{form.codes}")}
     parts = dict(module.named_modules(remove_duplicate=False))
     taken = _pack_layers(module, parts, paths, stored, tensor, form, packing)
@@ -54,12 +55,18 @@ def build_packed(
     return module
 
 
-def stored_tensors(stored: Mapping[str, Any]) -> Callable[[str], Tensor]:
-    """Gives tensors of a checkpoint by name, mapped from their files; they may be changed."""
-    files = {each.file: open_tensors(each.file, writable=True) for each in stored.values()}
+def stored_tensors(stored: Mapping[str, Any], *, in_place: bool = False) -> Callable[[str], Tensor]:
+    """Gives tensors of a checkpoint by name, mapped from their files.
+
+    They may be changed, unless they are used `in_place`: pages of large files are then returned.
+    """
+    files = {each.file: open_tensors(each.file, writable=not in_place) for each in stored.values()}
+    if in_place and are_large(sum(each.nbytes for each in files.values())):
+        for file in files.values():
+            return_pages_of(file)
 
     def tensor(name: str) -> Tensor:
-        raw = torch.from_numpy(files[stored[name].file][name])
+        raw = tensor_of(files[stored[name].file][name])
         return raw.view(torch.bfloat16) if stored[name].dtype == "bfloat16" else raw
 
     return tensor

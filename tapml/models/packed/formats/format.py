@@ -93,6 +93,8 @@ class Format:
         Raises InputError if a ``quantization_config`` (and the file it is from) is not supported.
     read
         Reads a layer.
+    in_place
+        Whether a layer's tensors are used as they are stored.
     """
 
     methods: tuple[str, ...]
@@ -100,6 +102,7 @@ class Format:
     suffixes: tuple[str, ...]
     check: Callable[[Mapping[str, Any], str], None]
     read: Callable[[Layer], PackedWeight]
+    in_place: bool = False
 
 
 def require(config: Mapping[str, Any], where: str, name: str, *allowed: Any) -> Any:

@@ -59,4 +59,5 @@ FORMAT = Format(
     suffixes=("codes", *_GROUPED, "order"),
     check=_check,
     read=_read,
+    in_place=True,
 )

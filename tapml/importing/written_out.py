@@ -1,0 +1,251 @@
+"""Operations of PyTorch written out in others, because TVM's importer has no right converter.
+
+They are given to ``run_decompositions``. Rows that are added to places by their numbers become sums
+over all rows of which those of other places are zero: each result is computed by one reduction, in
+one order, on every platform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from tapml.importing import fourier
+
+_Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
+_aten: Final = torch.ops.aten
+_SUM, _MEAN = 0, 1
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own decompositions of an exported program, and these."""
+    from torch._decomp import decomposition_table
+    from torch.export import default_decompositions
+
+    own: dict[Any, Callable[..., Any]] = {
+        _aten.scatter_add.default: _scatter_add,
+        _aten.scatter_reduce.two: _scatter_reduce,
+        _aten.index_add.default: _index_add,
+        _aten.index_put.default: _index_put,
+        _aten._cdist_forward.default: _distances,
+        _aten._embedding_bag.default: _embedding_bag,
+        _aten._embedding_bag_forward_only.default: _embedding_bag,
+        _aten._fft_c2c.default: fourier.transformed,
+        _aten._fft_r2c.default: fourier.transformed_real,
+        _aten._fft_c2r.default: fourier.back_to_real,
+    }
+    known = (_aten.grid_sampler_2d.default, _aten.affine_grid_generator.default)
+    return {
+        **default_decompositions().materialize(),
+        **{operation: decomposition_table[operation] for operation in known},
+        **own,
+    }
+
+
+def are_written_out(graph: fx.Graph) -> bool:
+    """Whether an exported graph, before it is decomposed, has any of these operations."""
+    return any(getattr(node.target, "overloadpacket", None) in _PACKETS for node in graph.nodes)
+
+
+# An exported program has some of them by the names of those that call them.
+_PACKETS: Final = frozenset(
+    {
+        _aten.scatter_add, _aten.scatter_reduce, _aten.index_add, _aten.index_put,
+        _aten.index_put_, _aten.col2im, _aten.cdist,
+        _aten._cdist_forward, _aten.embedding_bag, _aten._embedding_bag,
+        _aten._embedding_bag_forward_only, _aten.grid_sampler, _aten.grid_sampler_2d,
+        _aten.affine_grid_generator, _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
+    }
+)  # fmt: skip
+
+
+def _scatter_add(operand: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return _scatter_reduce(operand, dim, index, source, "sum")
+
+
+def _index_add(
+    operand: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+) -> Tensor:
+    if alpha != 1:
+        source = source * alpha
+    if operand.dim() == 0:
+        return operand + source.sum()
+    shape = [1] * source.dim()
+    shape[dim] = -1
+    return _scatter_reduce(operand, dim, index.reshape(shape).expand_as(source), source, "sum")
+
+
+def _scatter_reduce(
+    operand: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: _Reduce,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    """The rows of `source` at `index` along `dim`, added to those of `operand` or otherwise."""
+    if operand.dim() == 0:
+        whole = _scatter_reduce(
+            operand[None], 0, index.reshape(-1), source.reshape(-1), reduce,
+            include_self=include_self,
+        )  # fmt: skip
+        return whole[0]
+    dim %= operand.dim()
+    for axis, extent in enumerate(index.shape):
+        source = source.narrow(axis, 0, extent)
+    places = torch.arange(operand.shape[dim], dtype=index.dtype, device=index.device)
+    hit = index.unsqueeze(dim) == places.reshape(-1, *[1] * (operand.dim() - dim))
+    if reduce in ("amax", "amin"):
+        neutral = _bound(operand.dtype, reduce == "amin")
+    else:
+        neutral = float(reduce == "prod")
+    rows = torch.where(hit, source.unsqueeze(dim), torch.full((), neutral, dtype=source.dtype))
+    given = _REDUCED[reduce](rows, dim + 1)
+    count = hit.sum(dim + 1)
+    given, count = (_padded(each, operand, dim) for each in (given, count))
+    if reduce in ("sum", "mean") and include_self:
+        total = operand + given
+    elif reduce == "prod" and include_self:
+        inside = torch.where(count > 0, given, torch.ones_like(given))
+        total = operand * inside
+    elif include_self:
+        larger = torch.maximum if reduce == "amax" else torch.minimum
+        total = larger(operand, given)
+        total = torch.where(count > 0, total, operand)
+    else:
+        total = torch.where(count > 0, given, operand)
+    if reduce == "mean":
+        number = (count + 1 if include_self else torch.clamp(count, min=1)).to(operand.dtype)
+        whole = not operand.dtype.is_floating_point
+        total = torch.div(total, number, rounding_mode="floor" if whole else None)
+    return total
+
+
+_REDUCED: Final[dict[str, Callable[[Tensor, int], Tensor]]] = {
+    "sum": lambda rows, axis: rows.sum(axis, dtype=rows.dtype),
+    "mean": lambda rows, axis: rows.sum(axis, dtype=rows.dtype),
+    "prod": lambda rows, axis: rows.prod(axis, dtype=rows.dtype),
+    "amax": torch.amax,
+    "amin": torch.amin,
+}
+
+
+def _bound(dtype: torch.dtype, largest: bool) -> float:
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return limits.max if largest else limits.min
+
+
+def _padded(rows: Tensor, operand: Tensor, dim: int) -> Tensor:
+    """With zeros where no index is: an index may have fewer places along the other axes."""
+    widths: list[int] = []
+    for axis in reversed(range(operand.dim())):
+        missing = 0 if axis == dim else int(operand.shape[axis] - rows.shape[axis])
+        widths += [0, missing]
+    return functional.pad(rows, widths) if any(widths) else rows
+
+
+def _distances(first: Tensor, second: Tensor, power: float, _mode: int | None) -> Tensor:
+    """``cdist``: of each row of `first` from each of `second`."""
+    apart = (first.unsqueeze(-2) - second.unsqueeze(-3)).abs()
+    if power == 0:
+        return (apart != 0).to(first.dtype).sum(-1)
+    if power == 1:
+        return apart.sum(-1)
+    if power == 2:
+        return (apart * apart).sum(-1).sqrt()
+    if power == float("inf"):
+        return apart.amax(-1)
+    return apart.pow(power).sum(-1).pow(1 / power)
+
+
+def _embedding_bag(
+    table: Tensor,
+    index: Tensor,
+    offsets: Tensor,
+    _scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    _sparse: bool = False,
+    weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums, means or largest values of the rows of each bag; `offsets` begin the bags."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    places = torch.arange(index.shape[0], dtype=offsets.dtype, device=offsets.device)
+    # Bags that begin at or before a place, but one.
+    bag = (starts.unsqueeze(1) <= places.unsqueeze(0)).sum(0) - 1
+    inside = torch.arange(starts.shape[0], device=bag.device).unsqueeze(1) == bag.unsqueeze(0)
+    if padding >= 0:
+        inside = inside & (index != padding).unsqueeze(0)
+    rows = functional.embedding(index, table)
+    if weights is not None:
+        rows = rows * weights.unsqueeze(-1)
+    count = inside.sum(1)
+    if mode in (_SUM, _MEAN):
+        zero = torch.zeros((), dtype=table.dtype)
+        found = torch.where(inside.unsqueeze(-1), rows.unsqueeze(0), zero).sum(1)
+        if mode == _MEAN:
+            found = found / torch.clamp(count, min=1).to(table.dtype).unsqueeze(-1)
+    else:
+        least = torch.full((), torch.finfo(table.dtype).min, dtype=table.dtype)
+        found = torch.where(inside.unsqueeze(-1), rows.unsqueeze(0), least).amax(1)
+        found = torch.where(count.unsqueeze(-1) > 0, found, torch.zeros_like(found))
+    # Training alone reads the others.
+    return found, bag, count, count
+
+
+def _index_put(
+    operand: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    """Rows put at places, of which the last counts, or added there.
+
+    TVM has those that name a place along every axis, and masks are left to it as well.
+    """
+    given = [(axis, each) for axis, each in enumerate(indices) if each is not None]
+    if any(each.dtype in (torch.bool, torch.uint8) for _, each in given):
+        return NotImplemented
+    if len(given) == operand.dim() and not accumulate:
+        return NotImplemented
+    axes = [axis for axis, _ in given]
+    rest = [axis for axis in range(operand.dim()) if axis not in axes]
+    count, index = 1, None
+    for axis, each in given:
+        extent = operand.shape[axis]
+        own = torch.where(each < 0, each + extent, each)
+        index = own if index is None else index * extent + own
+        count *= extent
+    if index is None or (isinstance(index.numel(), int) and count * index.numel() > _MOST_PAIRS):
+        return NotImplemented
+    others = [operand.shape[axis] for axis in rest]
+    # The indices' own axes are where the named ones were, or first where those are apart.
+    before = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    wide = values.expand(*others[:before], *index.shape, *others[before:])
+    own_axes = range(before, before + index.dim())
+    order = [*own_axes, *(axis for axis in range(wide.dim()) if axis not in own_axes)]
+    rows = wide.permute(order).reshape(-1, *others)
+    moved = operand.permute(*axes, *rest)
+    flat, index = moved.reshape(count, *others), index.reshape(-1)
+    hit = index[None] == torch.arange(count, dtype=index.dtype)[:, None]
+    ones = [1] * len(others)
+    if accumulate:
+        zero = torch.zeros((), dtype=operand.dtype)
+        added = torch.where(hit.reshape(count, -1, *ones), rows[None], zero)
+        flat = flat + added.sum(1, dtype=operand.dtype)
+    else:
+        numbers = torch.arange(1, index.shape[0] + 1, dtype=index.dtype)
+        last = torch.where(hit, numbers, torch.zeros_like(numbers)).amax(1)
+        chosen = rows.index_select(0, torch.clamp(last - 1, min=0))
+        flat = torch.where((last > 0).reshape(count, *ones), chosen, flat)
+    back = sorted(range(operand.dim()), key=[*axes, *rest].__getitem__)
+    return flat.reshape(moved.shape).permute(back)
+
+
+# Of a place and a row, of which a reduction reads every one.
+_MOST_PAIRS: Final = 1 << 26
