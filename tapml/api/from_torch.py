@@ -66,8 +66,8 @@ def from_torch(
     input float32 [batch, 4] -> result
     >>> model.save("small-model").source.name
     'small-model'
-    >>> bag = torch.nn.EmbeddingBag(9, 4)
-    >>> from_torch(bag, [torch.ones(2, 3, dtype=torch.int64)])  # doctest: +ELLIPSIS
+    >>> pool = torch.nn.AdaptiveMaxPool3d(2)
+    >>> from_torch(pool, [torch.rand(1, 2, 5, 5, 5)])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     tapml_targets.errors.UnsupportedOperatorError: 'forward' uses 1 operator that cannot be ...
     """
