@@ -14,7 +14,7 @@ import pytest
 
 from tapml_rpc.tracker.request import request_device
 from tests.rpc.conformance.clients import Client
-from tests.rpc.conformance.conftest import Connect, client, keeps_blobs
+from tests.rpc.conformance.conftest import Connect, client
 from tests.rpc.conformance.test_flow import (
     test_a_blob_is_put_once_attached_and_pasted,
     test_a_long_read_comes_in_pieces_of_a_bounded_size,
@@ -58,5 +58,5 @@ def connect(shown: DevicePage) -> Iterator[Connect]:
 
 @pytest.fixture(scope="module")
 def shared(connect: Connect) -> Iterator[Client]:
-    with connect(versions=[7, 2], features=["later"], later={"a": [1, None]}) as session:
+    with connect(versions=[7, 3], features=["later"], later={"a": [1, None]}) as session:
         yield session

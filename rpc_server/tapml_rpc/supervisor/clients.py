@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from selectors import EVENT_READ
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch
@@ -16,7 +16,7 @@ from tapml_rpc.supervisor.relayed import Channel
 from tapml_targets.errors import ProtocolError
 
 
-class Client(Channel, Protocol):
+class Client(Channel):
     """A client, with the channel to it, and its session.
 
     `data` is its data connection, None at first. `descriptor` is what `relay` is watched by.

@@ -53,8 +53,10 @@ def message_parts(packed: bytes, parts: Sequence[memoryview | bytes] = ()) -> li
     nbytes = sum(map(len, parts))
     if not nbytes:
         return [memoryview(frame_head(len(packed)) + packed)]
-    heads = b"".join((frame_head(len(packed), MORE), packed, frame_head(nbytes)))
-    return [memoryview(heads), *map(memoryview, parts)]
+    views = [memoryview(b"".join((frame_head(len(packed), MORE), packed, frame_head(nbytes))))]
+    for part in parts:
+        views.append(memoryview(part))
+    return views
 
 
 def parse_head(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[int, int, int]:
