@@ -66,7 +66,7 @@ def load_all(folder: str) -> dict[str, Any]:
     load_keras(Path(folder) / "none.keras")
     classes = sys.modules["tapml_model_code"]
     x = np.ones((2, 4), np.float32)
-    given = {"Plain": x, "Joining": {"left": x, "right": 3 * x}, "Building": x}
+    given: dict[str, Any] = {"Plain": x, "Joining": {"left": x, "right": 3 * x}, "Building": x}
     found: dict[str, Any] = {}
     for name, value in given.items():
         path = Path(folder) / f"{name}.keras"
