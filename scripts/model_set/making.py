@@ -1,7 +1,7 @@
 """Makes Keras models and their data, in a process of its own.
 
 Small models are made on JAX, which compiles the step of their training. Large graphs run on
-PyTorch, which compiles nothing; Keras builds NASNet nowhere but on TensorFlow and JAX.
+PyTorch, which compiles nothing; where Keras refuses to build NASNet, on TensorFlow.
 """
 
 from __future__ import annotations
