@@ -119,7 +119,8 @@ def study(
     acted = scratch / "acted.txt"
     try:
         inputs = _run_healthy(model, data, pool, processes, outputs)
-        healthy = tuple(processes)
+        one, other = processes
+        healthy = (one, other)
         localizer = Localizer(processes, inputs, data, failures)
         pairs.append(
             _pair(healthy, outputs, data, localizer) | {"cause": "", "truth": False, "acted": []}

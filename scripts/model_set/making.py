@@ -1,7 +1,7 @@
 """Makes Keras models and their data, in a process of its own.
 
 Small models are made on JAX, which compiles the step of their training. Large graphs run on
-PyTorch, which compiles nothing.
+PyTorch, which compiles nothing; where Keras refuses to build NASNet, on TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from scripts.model_set.trained import TRAINED, make_trained  # noqa: E402
 def main(folder: Path, names: list[str]) -> None:
     """Write ``NAME.keras`` and ``NAME.npz`` into a folder; a line about each."""
     small = names[0] not in APPLICATIONS
-    os.environ["KERAS_BACKEND"] = "jax" if small else "torch"
+    large = "tensorflow" if names[0].startswith("NASNet") else "torch"
+    os.environ["KERAS_BACKEND"] = "jax" if small else large
     if small:
         blocked: dict[str, Any] = sys.modules  # Keras would import it for its data sets.
         blocked["tensorflow"] = None

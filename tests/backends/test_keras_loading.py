@@ -41,13 +41,16 @@ class Hidden(Plain):
     def call(self, left, right=None):
         return self.first(left) + self.first(right)
 
-class Branching(Plain):
+class Building(Plain):
+    def build(self, shape):
+        self.first.build(shape)
+
     def call(self, x):
         return self.first(x) if float(keras.ops.sum(x)) > 0 else x
 
-class Building(Branching):
-    def build(self, shape):
-        self.first.build(shape)
+class Unbuilt(Plain):
+    def build_from_config(self, config):
+        self._build_shapes_dict = config
 """
 
 
@@ -63,7 +66,7 @@ def load_all(folder: str) -> dict[str, Any]:
     load_keras(Path(folder) / "none.keras")
     classes = sys.modules["tapml_model_code"]
     x = np.ones((2, 4), np.float32)
-    given = {"Plain": x, "Joining": {"left": x, "right": 3 * x}, "Building": x}
+    given: dict[str, Any] = {"Plain": x, "Joining": {"left": x, "right": 3 * x}, "Building": x}
     found: dict[str, Any] = {}
     for name, value in given.items():
         path = Path(folder) / f"{name}.keras"
@@ -79,7 +82,7 @@ def load_all(folder: str) -> dict[str, Any]:
             [each.name for each in runner.nodes()],
         ]
     classes.Plain().save(Path(folder) / "never called.keras")
-    for name, values in {"Hidden": (x, x), "Branching": (x,)}.items():
+    for name, values in {"Hidden": (x, x), "Unbuilt": (x,)}.items():
         model = getattr(classes, name)()
         model(*values)
         model.save(Path(folder) / f"{name}.keras")
@@ -87,7 +90,7 @@ def load_all(folder: str) -> dict[str, Any]:
     refused = {
         "never called": "before it is saved",
         "Hidden": "as one dict",
-        "Branching": "weights of Branching.keras are not restored",
+        "Unbuilt": "weights of Unbuilt.keras are not restored",
         "Plain": "--code",
     }
     for name, said in refused.items():
