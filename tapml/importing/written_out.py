@@ -123,8 +123,8 @@ def _scatter_reduce(
         total = torch.where(count > 0, given, operand)
     if reduce == "mean":
         number = (count + 1 if include_self else torch.clamp(count, min=1)).to(operand.dtype)
-        whole = not operand.dtype.is_floating_point
-        total = torch.div(total, number, rounding_mode="floor" if whole else None)
+        rounding = None if operand.dtype.is_floating_point else "floor"
+        total = torch.div(total, number, rounding_mode=rounding)
     return total
 
 
