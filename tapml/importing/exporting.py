@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,6 +117,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
+    _fill_with_infinity(program.graph_module)
     _leave_out_assertions(program.graph_module)
     _leave_out_empty(program.graph_module)
     real_pairs(program.graph_module)
@@ -181,6 +183,8 @@ def _always_holds(assertion: torch.fx.Node) -> bool:
     """Whether an assertion holds for each extent of a range that is not too long to try."""
     value = assertion.args[0].meta["val"].node  # type: ignore[union-attr]
     symbols = list(value.expr.free_symbols)
+    if not symbols:
+        return bool(value.expr)
     ranges = [value.shape_env.var_to_range[each] for each in symbols]
     if len(symbols) != 1 or not ranges[0].upper.is_finite:
         return False
@@ -239,6 +243,20 @@ def _fill_empty(module: torch.fx.GraphModule) -> None:
             node.target = torch.ops.aten.full.default
             node.args = (node.args[0], 0)
             node.kwargs = {"dtype": value.dtype, "device": value.device}
+
+
+def _fill_with_infinity(module: torch.fx.GraphModule) -> None:
+    """Fill with ones, and multiply: TVM's ``full`` fails for what is infinite or no number."""
+    for node in list(module.graph.nodes):
+        if node.target not in (torch.ops.aten.full.default, torch.ops.aten.full_like.default):
+            continue
+        value = node.args[1]
+        if isinstance(value, float) and not math.isfinite(value):
+            with module.graph.inserting_after(node):
+                made = module.graph.call_function(torch.ops.aten.mul.Scalar, (node, value))
+            made.meta = dict(node.meta)
+            node.replace_all_uses_with(made, delete_user_cb=lambda user, own=made: user is not own)
+            node.args = (node.args[0], 1.0)
 
 
 def _leave_out_assertions(module: torch.fx.GraphModule) -> None:

@@ -98,10 +98,10 @@ _REPEATED: Final = torch.ops.tapml.repeated.default
 def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """What ``program.run_decompositions`` gives for our table."""
     kinds = _kinds(program.graph)
+    reduced = _with_graph(program, _reduced(program.graph, kinds)) if kinds else program
+    decomposed: torch.export.ExportedProgram = reduced.run_decompositions(decompositions())
     if not kinds:
-        return program.run_decompositions(decompositions())
-    reduced = _with_graph(program, _reduced(program.graph, kinds))
-    decomposed = reduced.run_decompositions(decompositions())
+        return decomposed
     return _with_graph(decomposed, _restored(decomposed.graph, kinds))
 
 

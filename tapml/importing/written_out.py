@@ -33,6 +33,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.scatter_reduce.two: _scatter_reduce,
         _aten.index_add.default: _index_add,
         _aten.index_put.default: _index_put,
+        _aten.unfold.default: _unfold,
+        _aten.masked_scatter.default: _masked_scatter,
         _aten._cdist_forward.default: _distances,
         _aten._embedding_bag.default: _embedding_bag,
         _aten._embedding_bag_forward_only.default: _embedding_bag,
@@ -57,7 +59,7 @@ def are_written_out(graph: fx.Graph) -> bool:
 _PACKETS: Final = frozenset(
     {
         _aten.scatter_add, _aten.scatter_reduce, _aten.index_add, _aten.index_put,
-        _aten.index_put_, _aten.col2im, _aten.cdist,
+        _aten.index_put_, _aten.col2im, _aten.cdist, _aten.unfold, _aten.masked_scatter,
         _aten._cdist_forward, _aten.embedding_bag, _aten._embedding_bag,
         _aten._embedding_bag_forward_only, _aten.grid_sampler, _aten.grid_sampler_2d,
         _aten.affine_grid_generator, _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
@@ -123,8 +125,8 @@ def _scatter_reduce(
         total = torch.where(count > 0, given, operand)
     if reduce == "mean":
         number = (count + 1 if include_self else torch.clamp(count, min=1)).to(operand.dtype)
-        whole = not operand.dtype.is_floating_point
-        total = torch.div(total, number, rounding_mode="floor" if whole else None)
+        rounding = None if operand.dtype.is_floating_point else "floor"
+        total = torch.div(total, number, rounding_mode=rounding)
     return total
 
 
@@ -249,3 +251,21 @@ def _index_put(
 
 # Of a place and a row, of which a reduction reads every one.
 _MOST_PAIRS: Final = 1 << 26
+
+
+def _unfold(operand: Tensor, dim: int, size: int, step: int) -> Tensor:
+    """Windows of `size` along an axis, each `step` behind the one before, as a last axis."""
+    dim %= operand.dim()
+    count = (operand.shape[dim] - size) // step + 1
+    places = torch.arange(count)[:, None] * step + torch.arange(size)[None]
+    rows = operand.index_select(dim, places.reshape(-1))
+    shape = (*operand.shape[:dim], count, size, *operand.shape[dim + 1 :])
+    return rows.reshape(shape).movedim(dim + 1, -1)
+
+
+def _masked_scatter(operand: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The numbers of `source` one after the other where the mask is true."""
+    wide = mask.expand_as(operand)
+    places = wide.reshape(-1).to(torch.int64).cumsum(0) - 1
+    given = source.reshape(-1).index_select(0, torch.clamp(places, min=0))
+    return torch.where(wide, given.reshape(operand.shape), operand)

@@ -10,7 +10,7 @@ from tests.importing.modules import root_module
 
 
 class Corrected(nn.Module):
-    """Masks, rounded quotients by numbers, and indices along several axes beside slices."""
+    """Masks, rounded quotients by numbers, indices along several axes beside slices, infinities."""
 
     def forward(
         self, one: Tensor, other: Tensor, numbers: Tensor, rows: Tensor, at: Tensor
@@ -21,6 +21,7 @@ class Corrected(nn.Module):
             one.logical_xor(other), rows.isfinite(), numbers // 4, numbers % 4,
             torch.div(numbers, 4, rounding_mode="trunc"), numbers.float() // 0.5,
             nn.functional.one_hot(at, 5), rows[at, :, at], rows[:, at, at],
+            torch.full_like(rows, -torch.inf).scatter(2, at[None, None], 1.0),
         )  # fmt: skip
 
 
@@ -33,4 +34,4 @@ def test_they_are_pytorchs() -> None:
     given = (one, other, numbers, rows, at.abs())
     report = root_module(import_module(Corrected(), given), [each.numpy() for each in given])
     assert all(each.ratio <= 1 for each in report.compared)
-    assert sum(each.kind == "output" for each in report.compared) == 15
+    assert sum(each.kind == "output" for each in report.compared) == 16

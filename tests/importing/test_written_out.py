@@ -41,7 +41,8 @@ class Placed(nn.Module):
         put[:, at[:2], :, at[2:]] = rows[0, 0]
         added.index_put_((at.clamp(max=1), at.clamp(min=0)), rows[:, :1, None], accumulate=True)
         patches = functional.unfold(images, 2)
-        return put, added, functional.fold(patches, (5, 6), 2)
+        filled = images.masked_scatter(images > 0, torch.arange(180.0))
+        return put, added, functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), filled
 
 
 class Sampled(nn.Module):

@@ -201,7 +201,7 @@ OTHERS: Final[tuple[Other, ...]] = (
     ),
     _text("Qwen3_5ForCausalLM", head_dim=8, num_hidden_layers=4, **_DELTA),
     _text("Qwen3_5MoeForCausalLM", **_EXPERTS, head_dim=8, num_hidden_layers=4, **_DELTA),
-    _text("xLSTMForCausalLM", num_heads=2),
+    _text("xLSTMForCausalLM", num_heads=2, hidden_size=128),
     _text("Gemma4ForCausalLM", head_dim=8, sliding_window=WINDOW),
     _text("HunYuanMoEV1ForCausalLM", **_EXPERTS, head_dim=8),
     _text("MiniMaxM2ForCausalLM", **_EXPERTS, head_dim=8),

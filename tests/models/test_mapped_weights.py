@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scripts.table_three import shape_of, write_packed_weights
 from tapml.models import load_model, mapped_weights
 from tapml.models.mapped_weights import BOUND
+from tapml.models.packed.modules import PackedLinear
 from tapml_targets.errors import InputError
 
 
@@ -85,8 +86,9 @@ def test_packed_weights_in_our_own_layout_stay_in_their_file(
         assert torch.equal(logits, read.module(torch.tensor([[1, 2, 3]])).logits)
     assert bool(logits.isfinite().all())
     # Codes are around 7, so that the mean of a matrix is about zero.
-    matrix = mapped.module.get_submodule("model.layers.0.mlp.up_proj").weight
-    assert abs(float(matrix.mean())) < 0.1 * float(matrix.std())
+    layer = mapped.module.get_submodule("model.layers.0.mlp.up_proj")
+    assert isinstance(layer, PackedLinear)
+    assert abs(float(layer.weight.mean())) < 0.1 * float(layer.weight.std())
 
 
 def test_a_bound_that_is_no_number_is_refused(

@@ -25,7 +25,8 @@ def _step(
 ) -> tuple[Tensor, Sequence[Tensor]]:
     import torch
 
-    before = [each.clone() for each in state[:2]] + [each.float() for each in state[2:]]
+    # The class writes into it.
+    before = [each.clone() for each in state[:2]] + [each.float().clone() for each in state[2:]]
     # No token has a denominator of zero, so that a state of zeros is that before the first.
     first = before[3] == 0
     before[4] = torch.where(first, torch.full_like(before[4], _LEAST), before[4])

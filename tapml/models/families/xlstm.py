@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.models.families.family import Family
+from tapml_targets.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,17 @@ def _step(
     return output.logits, each
 
 
+def _prepare(module: Any) -> None:
+    """Refuse sizes that the class itself cannot run: it keeps rounded ones."""
+    config = module.config
+    kept, own = int(config.qk_dim), int(config.hidden_size * config.qk_dim_factor)
+    if kept != own:
+        raise InputError(
+            f"xLSTM of hidden_size {config.hidden_size} keeps keys of {kept} numbers and computes "
+            f"{own}, so its class does not run: expected a multiple of 64"
+        )
+
+
 FAMILY = Family(
     architectures=("xLSTMForCausalLM",),
     workload="stepped",
@@ -49,4 +61,5 @@ FAMILY = Family(
     cache=lambda _: (),
     state=_state,
     step=_step,
+    prepare=_prepare,
 )
