@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from scripts.nvidia_bundle import machine
 from scripts.nvidia_bundle.rows import (
+    NO_DEVICE,
     RESULTS,
     TABLE,
     Row,
@@ -171,7 +172,7 @@ class Bench:
         seconds = self._left(_SECONDS[part])
         device = self.devices.get(platform)
         if device is None and part != "compile":
-            return Row(part, platform, "skip", f"no {platform} device, see above")
+            return Row(part, platform, "skip", NO_DEVICE)
         if seconds < 1:
             return Row(part, platform, "skip", "no time is left of --minutes")
         match part:
@@ -437,9 +438,9 @@ def _prepared(bundle: Path, given: argparse.Namespace, ends: float) -> Bench:
     site, how = installed(carried, print, min(_INSTALL_SECONDS, ends - time.monotonic()))
     found, notes = machine.environment(carried / "loaders", site, carried / "made")
     facts = machine.facts() | {"packages": how, "made_of": manifest["made_of"], "notes": notes}
-    for line in (how, *notes, *_absent(site)):
-        print(line, flush=True)
     facts["absent"] = _absent(site)
+    for line in filter(None, (facts.get("nvidia"), how, *notes, *facts["absent"])):
+        print(line, flush=True)
     variables = {
         **os.environ,
         **found,
