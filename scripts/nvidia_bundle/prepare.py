@@ -144,7 +144,7 @@ def limits_of(platform: str, architecture: str) -> str:
 
 
 def _parts(platform: str, reference: str) -> tuple[str, ...]:
-    found = ("conformance", "package", "suite")
+    found: tuple[str, ...] = ("conformance", "package", "suite")
     if platform == "cuda":
         found = ("compile", *found)
     return (*found, "carve") if platform == reference else found
