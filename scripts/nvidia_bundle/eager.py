@@ -45,7 +45,7 @@ def main(
                 times.append(time.perf_counter())
         rates.append((len(made) - 1) / (times[-1] - times[0]))
     name = torch.cuda.get_device_name() if device == "cuda" else device
-    figures = {
+    figures: dict[str, Any] = {
         "tokens_per_second": statistics.median(rates),
         "rounds": rates,
         "tokens": made,

@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -146,6 +146,6 @@ def _written_manifest(folder: Path) -> list[Path]:
     return []
 
 
-def _libraries(name: str) -> Iterable[Path]:
+def _libraries(name: str) -> Iterator[Path]:
     folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), *_LIBRARY_FOLDERS]
     return (Path(each) / name for each in folders if each and (Path(each) / name).is_file())

@@ -32,7 +32,7 @@ _CARVED_TOKENS: Final = 4
 # The suite's prefill and its first decode step, of the first prompt.
 _STEPS: Final = (0, 1)
 _THERE: Final = (
-    "__init__.py", "run.py", "rows.py", "machine.py", "unpacking.py", "decode.py", "eager.py",
+    "__init__.py", "run.py", "rows.py", "machine.py", "unpacking.py", "package.py", "eager.py",
     "compile.py", "carve.py",
 )  # fmt: skip
 _TAGS: Final = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_24",
@@ -144,7 +144,7 @@ def limits_of(platform: str, architecture: str) -> str:
 
 
 def _parts(platform: str, reference: str) -> tuple[str, ...]:
-    found = ("conformance", "package", "suite")
+    found: tuple[str, ...] = ("conformance", "package", "suite")
     if platform == "cuda":
         found = ("compile", *found)
     return (*found, "carve") if platform == reference else found

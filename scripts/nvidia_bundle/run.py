@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 from scripts.nvidia_bundle import machine
 from scripts.nvidia_bundle.rows import (
+    NO_DEVICE,
     RESULTS,
     TABLE,
     Row,
@@ -171,7 +172,7 @@ class Bench:
         seconds = self._left(_SECONDS[part])
         device = self.devices.get(platform)
         if device is None and part != "compile":
-            return Row(part, platform, "skip", f"no {platform} device, see above")
+            return Row(part, platform, "skip", NO_DEVICE)
         if seconds < 1:
             return Row(part, platform, "skip", "no time is left of --minutes")
         match part:
@@ -195,7 +196,8 @@ class Bench:
                 return package, listed
             case "package":
                 expected = str(self.carried / "expected.json")
-                return package, str(device), expected, str(_ROUNDS)
+                # A simulated device takes its time.
+                return package, str(device), expected, str(1 if self.any_device else _ROUNDS)
             case _:
                 carved = str(self.out / f"carved-{platform}")
                 return str(self.carried / "carve"), package, str(device), carved
@@ -437,9 +439,9 @@ def _prepared(bundle: Path, given: argparse.Namespace, ends: float) -> Bench:
     site, how = installed(carried, print, min(_INSTALL_SECONDS, ends - time.monotonic()))
     found, notes = machine.environment(carried / "loaders", site, carried / "made")
     facts = machine.facts() | {"packages": how, "made_of": manifest["made_of"], "notes": notes}
-    for line in (how, *notes, *_absent(site)):
-        print(line, flush=True)
     facts["absent"] = _absent(site)
+    for line in filter(None, (facts.get("nvidia"), how, *notes, *facts["absent"])):
+        print(line, flush=True)
     variables = {
         **os.environ,
         **found,

@@ -21,7 +21,7 @@ from torch import fx
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from tapml.importing import packed_weights, reductions, shifts
+from tapml.importing import index_put, packed_weights, reductions, shifts
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.tir_patterns import OPAQUE
 from tapml.own_operators import own_operators
@@ -120,6 +120,9 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
         self.convert_map["div.Tensor_mode"] = self._quotient
+        self.convert_map[index_put.NAME] = index_put.converter(
+            self, self.convert_map[index_put.NAME], self._from_start
+        )
         for name, logical in _LOGICAL.items():
             self.convert_map[name] = self._of_predicates(self.convert_map[name], logical)
         for name in _COMPARISONS:

@@ -131,9 +131,10 @@ class RecordedRoots:
                 for name, inputs in self.runs
             ],
         }
-        text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+        named: dict[str, Any] = {str(number): each for number, each in enumerate(arrays)}
+        named[_FACTS] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
         with path.open("wb") as file:
-            np.savez(file, **{_FACTS: text}, **{str(n): each for n, each in enumerate(arrays)})
+            np.savez(file, **named)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,3 +263,12 @@ def test_a_list_of_cases_is_read_as_written(
     folder = tmp_path_factory.mktemp("cases")
     (folder / CASES).write_text(json.dumps(cases.to_json()))
     assert read_cases(folder) == cases
+
+
+def test_replaying_needs_the_base_install_alone() -> None:
+    absent = ("tvm", "tvm_ffi", "torch", "transformers", "ml_dtypes", "safetensors", "tokenizers")
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "import tapml.export.exported, tapml.replaying.replayer, tapml.pytest_plugin"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

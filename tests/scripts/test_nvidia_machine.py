@@ -14,7 +14,7 @@ import pytest
 
 from scripts.environment import ROOT
 from scripts.nvidia_bundle.prepare import distribution, requirements, write_archive
-from scripts.nvidia_bundle.rows import Row, exit_code, read_results, table, write_results
+from scripts.nvidia_bundle.rows import NO_DEVICE, Row, exit_code, read_results, table, write_results
 from scripts.nvidia_bundle.run import ended_process, is_nvidia_gpu, main
 from scripts.nvidia_bundle.unpacking import ARCHIVE, BundleError, checksum, read_manifest
 from scripts.nvidia_machine import BEGIN, END, replaced
@@ -22,7 +22,7 @@ from tests.conftest import RequireDevice
 
 MACHINE = {"gpu": "NVIDIA H100", "driver": "580.1", "date": "2026-11-26", "python": "3.12.3"}
 PASSED = Row("package", "cuda", "pass", "fine", 2.0, {"tokens_per_second": 1234.5})
-SKIPPED = Row("package", "opencl", "skip", "no opencl device, see above")
+SKIPPED = Row("package", "opencl", "skip", NO_DEVICE)
 FAILED = Row("suite", "cuda", "fail", "3 of 4 tests pass", 9.0, {"passed": 3, "of": 4})
 HERE = {
     "spec": "cuda:0", "name": "NVIDIA H100 80GB HBM3", "vendor_platform": "NVIDIA CUDA",
@@ -36,6 +36,7 @@ def test_a_failure_a_pass_and_nothing_at_all_have_exit_codes_of_their_own() -> N
     assert exit_code([SKIPPED, Row("device", "cuda", "pass", "there")]) == 3
     # PyTorch alone shows nothing of a device of tapml's.
     assert exit_code([Row("torch", "", "pass", "fast"), SKIPPED]) == 3
+    assert exit_code([Row("compile", "cuda", "pass", "by NVRTC"), SKIPPED]) == 3
 
 
 def test_the_table_has_a_column_a_platform_and_says_what_is_missing() -> None:
@@ -45,6 +46,7 @@ def test_the_table_has_a_column_a_platform_and_says_what_is_missing() -> None:
     assert "| demo package, decode tokens a second | 1,234 | skip |" in text
     assert "| the exported suite replayed | **fail** |  |" in text
     assert "- suite cuda: fail: 3 of 4 tests pass" in text
+    assert "see above" not in text
 
 
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:

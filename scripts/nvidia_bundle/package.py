@@ -1,6 +1,6 @@
 """The demo package on a device: its tokens beside PyTorch's, and decode tokens a second.
 
-decode.py PACKAGE DEVICE EXPECTED ROUNDS
+package.py PACKAGE DEVICE EXPECTED ROUNDS
 """
 
 from __future__ import annotations
