@@ -30,6 +30,7 @@ from tapml.distributed.keeping import Kept, OneDevice, digest_of, keeping
 from tapml.distributed.machines.groups import machine_groups
 from tapml.distributed.plan import USUAL, Plan, RunRequest
 from tapml.distributed.results import Check, JobFacts, Outcome, RunResult, Setting, tensor_words
+from tapml.distributed.run_records import Run, Tensors
 from tapml.distributed.runner import FLOAT64, Pair, Runner
 from tapml.distributed.settings_space import (
     candidates_here,
@@ -268,6 +269,11 @@ def _reference(runner: Runner) -> OneDevice:
         twin=twin is not None,
         twin_reason=reason,
     )
+    if not _computes(first, runner.tensors):
+        raise InputError(
+            "step() computes nothing on one device: it calls no module, and no parameter gets a "
+            "gradient or changes; call the model, backward() and optimizer.step() in it"
+        )
     infinite = not_finite(first, runner.tensors)
     if infinite is not None:
         phase, step, name = infinite
@@ -281,6 +287,16 @@ def _reference(runner: Runner) -> OneDevice:
         )
         return OneDevice(facts, Outcome.NOT_DETERMINISTIC, said)
     return OneDevice(facts)
+
+
+def _computes(run: Run, tensors: Tensors) -> bool:
+    """Whether any module was called, or any gradient or update is not zero."""
+    return any(
+        phase == "forward" or (value is not None and bool(value.any()))
+        for (phase, _, _), record in run.ranks[0].items()
+        if phase in ("forward", "gradient", "update")
+        for value in (tensors.get(record.digest) if record.digest else None,)
+    )
 
 
 def _kept_or_run(

@@ -27,6 +27,7 @@ from tests.distributed.conftest import CheckJob
         ("def batch():\n    return [torch.zeros(8), {1}]", r"the batch\[1\] is a set"),
         ("def step(m, b, o):\n    return 1 / 0", r"step\(\) raised ZeroDivisionError"),
         ("def optimizer(m):\n    return 1 / 0", r"optimizer\(\) raised ZeroDivisionError"),
+        ("def step(m, b, o):\n    o.step()", r"step\(\) computes nothing on one device"),
         ("STEPS = 0", "STEPS must be a whole number of at least 1, got 0"),
         ("WORLDS = [0]", "WORLDS must be a list of whole numbers"),
         (
