@@ -140,12 +140,12 @@ class Checker:
         self._last = [(test, *self._examine(test, window)) for test in self._tests]
         self._special = [each for each in self._last if each[2] or each[0].relation.batches]
         new = [each for found in self._last for each in self._count(counted, *found)]
-        if window.last and window.step >= _LEAST_STEPS:
+        if window.all_seen and window.step >= _LEAST_STEPS:
             new += [each for found in self._missing() for each in self._count(counted, *found)]
         return new
 
     def _missing(self) -> Iterator[_Examined]:
-        """In a run of the program that was learned from: calls that it should make and does not."""
+        """In a whole run of the program that was learned from: calls that it does not make."""
         calls = {
             name for test in self._tests for name in test.relation.calls(test.invariant.params)
         }

@@ -125,11 +125,14 @@ class Window:
         Records of each process, in order.
     last
         Whether the run ended here; the step may be incomplete.
+    all_seen
+        Whether nothing that the run did is missing: it ended by itself, and all its ranks are here.
     """
 
     step: int
     processes: tuple[tuple[Record, ...], ...]
     last: bool = False
+    all_seen: bool = False
 
     @cached_property
     def records(self) -> tuple[Record, ...]:
@@ -245,7 +248,8 @@ def windows_of(processes: Iterable[Iterable[Row]]) -> Iterator[Window]:
     processes
         The rows of each process. Each is read only as far as the step at hand.
     """
-    streams = [_parts(rows) for rows in processes]
+    ends: list[Row] = []
+    streams = [_parts(rows, ends) for rows in processes]
     heads = [next(stream, None) for stream in streams]
     while any(head is not None for head in heads):
         step = min(head[0] for head in heads if head is not None)
@@ -255,15 +259,20 @@ def windows_of(processes: Iterable[Iterable[Row]]) -> Iterator[Window]:
             found.append(head[1] if mine and head is not None else ())
             if mine:
                 heads[place] = next(streams[place], None)
-        yield Window(step, tuple(found), last=all(head is None for head in heads))
+        last = all(head is None for head in heads)
+        whole = [end for end in ends if not end.fields.get("failure")]
+        ranks = max((int(str(end.context.get("world", 1))) for end in whole), default=0)
+        yield Window(step, tuple(found), last, last and len(whole) == len(streams) >= ranks)
 
 
-def _parts(rows: Iterable[Row]) -> Iterator[tuple[int, tuple[Record, ...]]]:
+def _parts(rows: Iterable[Row], ends: list[Row]) -> Iterator[tuple[int, tuple[Record, ...]]]:
     assembler = Assembler()
     for row in rows:
         closed = assembler.feed(row)
         if closed is not None and closed[1]:
             yield closed
+    if assembler.end is not None:
+        ends.append(assembler.end)
     closed = assembler.close()
     if closed[1]:
         yield closed

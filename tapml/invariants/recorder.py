@@ -25,8 +25,13 @@ _LIBRARIES: Final = tuple(
 )
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
-_LAST_COLLECTIVE: Final = 0.3  # seconds
 _NO_CONTEXT: Final[Fields] = {}
+
+
+def _wait_for_gloo() -> None:
+    # After its last collective a thread of gloo lets go of the function mode. It needs Python's lock
+    # for that, and where Python has ended by then the process is aborted.
+    time.sleep(0.3)
 
 
 class OpenCall:
@@ -112,9 +117,8 @@ class Recorder:
     def joins(self, rank: int, world: int) -> None:
         """Take this process's place in its process group."""
         self.rank, self.world = rank, world
-        # After its last collective a thread of gloo lets go of the function mode. It needs Python's
-        # lock for that, and where Python has ended by then the process is aborted.
-        atexit.register(time.sleep, _LAST_COLLECTIVE)
+        atexit.unregister(_wait_for_gloo)
+        atexit.register(_wait_for_gloo)
 
     @property
     def muted(self) -> bool:

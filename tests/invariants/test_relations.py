@@ -363,6 +363,14 @@ def test_calls_that_a_program_leaves_out_altogether_are_found() -> None:
     assert all("LRScheduler.step" in each for each in rarely)
     # Another program may do without.
     assert violated(learned, run(clipped(clips="never", schedules=3, other=True))) == set()
+    # What came after the end of a trace, or on a rank that is not there, nobody knows.
+    with recorded() as recording:
+        clipped(evaluates=False)()
+    *rows, end = recording.rows
+    failed = end._replace(fields={"failure": "KeyboardInterrupt"})
+    of_two = end._replace(context={**end.context, "world": 2})
+    for seen in (rows, [*rows, failed], [*rows, of_two]):
+        assert violated(learned, Run("", tuple(windows_of([seen])))) == set()
 
 
 def scaled(*, unscales: str = "before") -> Callable[[], None]:
