@@ -29,8 +29,8 @@ _NO_CONTEXT: Final[Fields] = {}
 
 
 def _wait_for_gloo() -> None:
-    # After its last collective a thread of gloo lets go of the function mode. It needs Python's lock
-    # for that, and where Python has ended by then the process is aborted.
+    # After its last collective a thread of gloo lets go of the function mode. It needs Python's
+    # lock for that, and where Python has ended by then the process is aborted.
     time.sleep(0.3)
 
 
