@@ -135,7 +135,7 @@ export class BlobDesk {
     if (underWay + total > this.bound) {
       throw inputError(
         `a blob of ${total} bytes beside ${underWay} on their way; a session may have ` +
-          `${this.bound}: write the bytes without the store`,
+          `${this.bound}`,
       );
     }
     this.arrivals.set(digest, this.store.begin(this.owner, digest, total));

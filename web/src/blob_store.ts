@@ -240,8 +240,7 @@ export class BlobStore {
     }
     return (
       `no room for a blob of ${nbytes} bytes in a page that keeps ${this.budget}: ${own} bytes of ` +
-      `yours are attached, ${others} of others, ${this.reserved} are on their way; detach what is ` +
-      "not needed any more, or write the bytes without the store"
+      `yours are attached, ${others} of others, ${this.reserved} are on their way`
     );
   }
 

@@ -167,7 +167,7 @@ test("where there is no room the error says by whose it is", async () => {
   );
   await assert.rejects(
     client.put(content(3, BUDGET)),
-    refused("InputError", /write the bytes without the store/),
+    refused("InputError", /no room for a blob of 4096 bytes in a page that keeps 4096/),
   );
 });
 
