@@ -133,8 +133,10 @@ def _check_port(address: str) -> None:
     """Check the port: libzmq takes any text, and then connects to nothing until the timeout."""
     there = split_address(address, ("tcp",))
     if address.startswith("tcp://") and (there is None or not there[2]):
-        port = address.rpartition(":")[2]
+        _, _, port = address.removeprefix("tcp://").rpartition(":")
+        good = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
         raise InputError(
-            f"expected an address such as tcp://127.0.0.1:9190, got {address!r}: {port!r} is not a "
-            "port from 1 to 65535"
+            "expected tcp://HOST:PORT, an address such as tcp://127.0.0.1:9190, got "
+            + repr(address)
+            + ("" if good else f": {port!r} is not a port from 1 to 65535")
         )

@@ -1,7 +1,7 @@
 """A session: handles on one device, and the commands that use them.
 
 Commands stream: they are queued, sent together, and run in order without an answer in between. An
-error poisons the session's stream, so that later commands are skipped; the next read or fence
+error poisons the session, so that later commands are skipped; the next read or fence
 raises it, and :meth:`Session.reset` clears it.
 """
 
@@ -311,7 +311,7 @@ class Session:
         CompileError
             If a kernel does not build, with the driver's log. Other work goes on.
         InputError
-            If the device refuses the Library.
+            If the device refuses the Library, or the server has no room for it.
         """
         packed = library if isinstance(library, bytes) else pack(library)
         digest = library_hash(packed)
@@ -431,7 +431,7 @@ class Session:
     def cancel(self) -> None:
         """Ask to skip what was sent and has not started; callable from any thread.
 
-        A running kernel is not stopped. The stream is poisoned if something was skipped.
+        A running kernel is not stopped. The session is poisoned if something was skipped.
         """
         self._link.cancel()
 

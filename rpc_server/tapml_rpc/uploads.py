@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +16,7 @@ from tapml_rpc import wire
 from tapml_rpc.command_queue import PIECE_BYTES
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.transport import Pending, Ticket, Transport
-from tapml_targets.errors import DeviceLostError, InputError, SetupError
+from tapml_targets.errors import DeviceLostError, InputError, SetupError, TapmlError
 
 if TYPE_CHECKING:
     from tapml_rpc.remote import RemoteBuffer
@@ -29,6 +30,8 @@ _GROUP_BLOBS: Final = 16
 _ASKED_AT_ONCE: Final = 4096
 _HASHED_TOGETHER_BYTES: Final = 16 << 20
 _HASHING_THREADS: Final = 4
+# Between tries to find room for a Library.
+_ROOM_SECONDS: Final = 0.25, 0.5, 1.0
 
 
 class BlobWrite(NamedTuple):
@@ -210,22 +213,53 @@ def load_library(
     """Have a Library built under `handle`: operators, entries.
 
     It is sent unless the server holds it. Raises CompileError if a kernel does not build,
-    InputError if the device refuses it, or has no room for it.
+    InputError if the device refuses it, or its server has no room for it.
     """
-    attached = attach(link, digest)
-    link.wait(attached)
-    if attached.value is not True and attached.failure is None:
-        tickets = [*put(link, digest, memoryview(packed)), attach(link, digest)]
-        _wait(link, tickets)
-        attached = tickets[-1]
-        # The pieces after one that was refused are refused because of it.
-        refused = next((each.failure for each in tickets if each.failure is not None), None)
-        if refused is not None:
-            raise refused
+    refused = _attach_library(link, digest, packed)
     loaded = _Loaded()
     try:
         link.wait(link.send([["load", handle, digest]], b"", {0: loaded}))
     finally:
-        if attached.value is True:
+        if refused is None:
             detach(link, digest)
-    return loaded.result()
+    try:
+        return loaded.result()
+    except InputError:
+        # Without its bytes, a Library loads where it was built before.
+        if refused is None:
+            raise
+        raise refused from None
+
+
+def _attach_library(link: Transport, digest: str, packed: bytes) -> TapmlError | None:
+    """Have a Library attached, sending it if it is not held; why that was refused, else None.
+
+    It waits a little for room, which others' Libraries take only until they are built. Raises what
+    is refused for another reason.
+    """
+    refused: TapmlError | None = None
+    for seconds in (0.0, *_ROOM_SECONDS):
+        time.sleep(seconds)
+        tickets = [attach(link, digest)]
+        link.wait(tickets[0])
+        most = link.bounds.library_bytes
+        if tickets[0].value is False and len(packed) > most:
+            return _no_room(packed, f"it takes at most {most}")
+        if tickets[0].value is False:
+            tickets = [*put(link, digest, memoryview(packed)), attach(link, digest)]
+            _wait(link, tickets)
+        if tickets[-1].value is True:
+            return None
+        # The pieces after one that was refused are refused because of it.
+        failure = next((each.failure for each in tickets if each.failure is not None), None)
+        if failure is not None and not isinstance(failure, InputError | SetupError):
+            raise failure
+        refused = _no_room(packed, str(failure or "it was evicted at once"))
+    return refused
+
+
+def _no_room(packed: bytes, why: str) -> InputError:
+    return InputError(
+        f"the server does not take this Library of {len(packed)} bytes now: {why}; try again when "
+        "other sessions are done, or start the server with more --blob-bytes"
+    )

@@ -389,7 +389,7 @@ def test_a_replay_is_one_round_trip_and_quick(
 def test_after_a_failure_weights_are_sent_again(
     operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
 ) -> None:
-    """A failed command poisons its stream: the weight's allocation is skipped, too."""
+    """A failed command poisons its session: the weight's allocation is skipped, too."""
     library = session.upload(linear_library(operator))
     with ReplayMemory(session) as memory:
         too_much = session.allocate(1 << 60)

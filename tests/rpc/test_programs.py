@@ -187,7 +187,7 @@ def test_programs_and_what_they_run_are_bounded(peer: RawPeer) -> None:
     many = [["program", f"p{number}", []] for number in range(bounds["programs"])]
     error = peer.batch(["reset"], *many)[0]["error"]
     assert error["index"] == bounds["programs"] and "64 programs" in error["message"]
-    # To forget is to give back: it runs on a poisoned stream, too.
+    # To forget is to give back: it runs on a poisoned session, too.
     names = ["long", "none", *(f"p{number}" for number in range(len(many)))]
     peer.batch(*(["forget", name] for name in names))
     wide = [["fill", 1, 0, 4, bytes(4096)]] * 200

@@ -115,6 +115,13 @@ def test_what_is_no_port_is_refused_at_once(port: str) -> None:
         connect(f"tcp://127.0.0.1:{port}", timeout=3600).close()
 
 
+@pytest.mark.parametrize("address", ["user@host:9190", ":9190"])
+def test_a_port_that_is_right_is_not_blamed(address: str) -> None:
+    with pytest.raises(InputError, match="expected tcp://HOST:PORT") as refused:
+        connect(f"tcp://{address}", timeout=3600).close()
+    assert "not a port" not in str(refused.value)
+
+
 @pytest.mark.parametrize("address", ["tcp://board", "tcp://board:x", "tcp://["])
 def test_what_is_no_address_is_not_looked_at(address: str) -> None:
     assert told(address) == ""

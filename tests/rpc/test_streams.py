@@ -1,4 +1,4 @@
-"""A failed command poisons its stream: what is skipped, what is said, what clears it."""
+"""A failed command poisons its session: what is skipped, what is said, what clears it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_handle_whose_allocation_was_skipped_says_so(session: Session) -> None
         session.fence()
     session.reset()
     session.write(skipped, b"abc")
-    with pytest.raises(InputError, match="failed or was skipped on a poisoned stream"):
+    with pytest.raises(InputError, match="failed or was skipped on a poisoned session"):
         session.fence()
 
 

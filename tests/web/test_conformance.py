@@ -29,7 +29,7 @@ from tests.rpc.conformance.test_flow import (
 from tests.rpc.conformance.test_messages import (
     test_a_batch_out_of_order_is_refused_and_disturbs_nothing,
     test_a_command_of_the_wrong_form_poisons_as_any_other,
-    test_a_failure_poisons_its_stream_until_reset_and_free_always_works,
+    test_a_failure_poisons_its_session_until_reset_and_free_always_works,
     test_a_header_that_is_none_or_too_long_is_refused_in_words,
     test_a_hello_that_cannot_be_taken_is_refused_in_words,
     test_a_malformed_message_is_refused_by_its_number,

@@ -3,7 +3,7 @@
 import type { Arrival, BlobStore } from "./blob_store";
 import { inputError, protocolError, TapmlError } from "./errors";
 import { failureToWire } from "./failures";
-import { BOUNDS, checkWindow, type Session } from "./session";
+import { checkWindow, type Session } from "./session";
 import { array, integer, MAX_EXACT, shown, text, type Header } from "./wire";
 
 const MAX_ARRIVALS = 4;
@@ -25,7 +25,8 @@ export class BlobDesk {
     private readonly owner: string,
     private readonly send: (header: Header) => void,
   ) {
-    this.bound = Math.min(BOUNDS.session_bytes, Math.floor(store.budget / 2));
+    // One session must not take everybody's share, but may bring any one Library.
+    this.bound = Math.max(Math.floor(store.budget / 2), store.libraryBytes);
   }
 
   /** Resolves once all requests so far are answered; null if none waits. */
@@ -134,7 +135,7 @@ export class BlobDesk {
     if (underWay + total > this.bound) {
       throw inputError(
         `a blob of ${total} bytes beside ${underWay} on their way; a session may have ` +
-          `${this.bound}: write the bytes without the store`,
+          `${this.bound}`,
       );
     }
     this.arrivals.set(digest, this.store.begin(this.owner, digest, total));

@@ -5,6 +5,7 @@
  */
 
 import { inputError, messageOf, protocolError, TapmlError } from "./errors";
+import { BOUNDS } from "./session";
 import { hex } from "./wire";
 
 export type Bytes = Uint8Array<ArrayBuffer>;
@@ -83,6 +84,11 @@ export class BlobStore {
 
   /** `budget` is the most bytes in memory; unfinished uploads count. */
   constructor(readonly budget: number) {}
+
+  /** The largest Library that there can be room for. */
+  get libraryBytes(): number {
+    return Math.min(this.budget, BOUNDS.library_bytes);
+  }
 
   get blobs(): number {
     return this.held.size;
@@ -234,8 +240,7 @@ export class BlobStore {
     }
     return (
       `no room for a blob of ${nbytes} bytes in a page that keeps ${this.budget}: ${own} bytes of ` +
-      `yours are attached, ${others} of others, ${this.reserved} are on their way; detach what is ` +
-      "not needed any more, or write the bytes without the store"
+      `yours are attached, ${others} of others, ${this.reserved} are on their way`
     );
   }
 

@@ -259,7 +259,7 @@ export class Commands {
     if (body === undefined) {
       throw inputError(
         `no program has the name '${called}': it was forgotten, or recording it failed or was ` +
-          "skipped on a poisoned stream",
+          "skipped on a poisoned session",
       );
     }
     const values = body.take(given);

@@ -50,7 +50,7 @@ export class DeviceServer {
     private readonly report: (failure: Header) => void,
     private readonly hung: (error: TapmlError) => void,
   ) {
-    this.interpreter = new Interpreter(gpu, this.counters, report);
+    this.interpreter = new Interpreter(gpu, this.counters, blobs.libraryBytes, report);
     this.clock = new GpuClock(gpu.device);
     this.timer = setInterval(() => this.look(), LOOK_MILLISECONDS);
   }
@@ -223,7 +223,7 @@ export class DeviceServer {
       features: FEATURES,
       server: SERVER,
       device: this.gpu.description,
-      bounds: BOUNDS,
+      bounds: { ...BOUNDS, library_bytes: this.blobs.libraryBytes },
       epoch: this.epoch,
       session: session.token,
       data_address: "/data",

@@ -8,7 +8,7 @@ import type { Gpu } from "./gpu";
 import { LibraryStore } from "./library_store";
 import { Memory } from "./memory";
 import { RunningBatch } from "./running_batch";
-import { BOUNDS, type Message, type Send, type Session } from "./session";
+import { type Message, type Send, type Session } from "./session";
 import { StepError, Steps } from "./steps";
 import type { Header } from "./wire";
 
@@ -25,10 +25,11 @@ export class Interpreter {
   constructor(
     private readonly gpu: Gpu,
     counters: Counters,
+    libraryBytes: number,
     private readonly report: (failure: Header) => void,
   ) {
     this.memory = new Memory(gpu.device);
-    this.libraries = new LibraryStore(gpu, this.memory, BOUNDS.library_bytes);
+    this.libraries = new LibraryStore(gpu, this.memory, libraryBytes);
     this.commands = new Commands(gpu, this.memory, this.libraries, counters, (batch) => {
       const send = this.sends.get(batch);
       if (send === undefined) {

@@ -139,7 +139,7 @@ export class Session {
     if (found === undefined) {
       throw inputError(
         `no buffer has the handle ${shown(handle, 40)}: it was freed, or its allocation failed ` +
-          "or was skipped on a poisoned stream",
+          "or was skipped on a poisoned session",
       );
     }
     return found;

@@ -8,7 +8,7 @@ import { BlobDesk } from "../src/blob_desk";
 import { CacheDisk } from "../src/blob_disk";
 import { BlobStore, type BlobDisk, type Bytes } from "../src/blob_store";
 import { TapmlError } from "../src/errors";
-import { Session } from "../src/session";
+import { BOUNDS, Session } from "../src/session";
 import type { Header } from "../src/wire";
 
 const BUDGET = 4096;
@@ -167,7 +167,24 @@ test("where there is no room the error says by whose it is", async () => {
   );
   await assert.rejects(
     client.put(content(3, BUDGET)),
-    refused("InputError", /write the bytes without the store/),
+    refused("InputError", /no room for a blob of 4096 bytes in a page that keeps 4096/),
+  );
+});
+
+test("a session may bring any one Library that it is told it may, and no more than that or half", async () => {
+  const store = new BlobStore(BUDGET);
+  assert.equal(store.libraryBytes, BUDGET);
+  const library = content(1, BUDGET);
+  const client = new Client(store);
+  assert.deepEqual(
+    [await client.put(library), await client.ask("attach", { digest: digestOf(library) })],
+    [true, true],
+  );
+  const large = new BlobStore(4 * BOUNDS.library_bytes);
+  assert.equal(large.libraryBytes, BOUNDS.library_bytes);
+  await assert.rejects(
+    new Client(large).ask("put", { digest: "0".repeat(64), total: 2 * BOUNDS.library_bytes + 1, offset: 0 }),
+    refused("InputError", /a session may have 536870912/),
   );
 });
 

@@ -175,6 +175,5 @@ class BlobIndex:
         return (
             f"no room for a blob of {nbytes} bytes in a store of {self._memory_budget} bytes and "
             f"{self._most_in_memory} blobs: sessions of yours have {own} bytes attached and "
-            f"{own_arriving} on their way, others {others} and {self.reserved - own_arriving}; "
-            "detach what is not needed any more, or write the bytes without the store"
+            f"{own_arriving} on their way, others {others} and {self.reserved - own_arriving}"
         )

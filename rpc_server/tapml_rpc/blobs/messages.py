@@ -23,8 +23,8 @@ Answer: TypeAlias = tuple[wire.Header | None, Attachment | None]
 class BlobRequests:
     """One session's access to the blob store. All methods run on its front's thread.
 
-    The session sees only what its `identity` owns. Its unfinished uploads, and what it has
-    attached, may each take `session_bound` bytes.
+    The session sees only what its `identity` owns. Its unfinished uploads and what it has attached
+    may together take `session_bound` bytes.
     """
 
     def __init__(self, store: BlobStore, identity: str, session_bound: int) -> None:
@@ -119,13 +119,18 @@ class BlobRequests:
             raise ProtocolError("a blob has at least one byte")
         if len(self._arrivals) >= MAX_ARRIVALS:
             raise ProtocolError(f"more than {MAX_ARRIVALS} blobs are on their way at once")
-        under_way = sum(cost(arrival.total) for arrival in self._arrivals.values())
+        under_way = self._taken()
         if under_way + cost(total) > self._bound:
             raise InputError(
-                f"a blob of {total} bytes beside {under_way} on their way; a session may have "
-                f"{self._bound}: write the bytes without the store"
+                f"a blob of {total} bytes beside {under_way} on their way or attached; a session "
+                f"may have {self._bound}"
             )
         self._arrivals[digest] = self._store.begin(self._identity, digest, total)
+
+    def _taken(self) -> int:
+        """Bytes of the store that nobody else can have because of this session."""
+        under_way = sum(cost(arrival.total) for arrival in self._arrivals.values())
+        return under_way + sum(self._attached.values())
 
     def _drop(self, digest: str) -> None:
         arrival = self._arrivals.pop(digest, None)
@@ -144,12 +149,12 @@ class BlobRequests:
         attachment = self._store.attach(self, self._identity, digest)
         if attachment is None:
             return _done(sequence, False), None
-        attached = sum(self._attached.values()) + cost(attachment.nbytes)
+        attached = self._taken() + cost(attachment.nbytes)
         if attached > self._bound:
             self._store.detach(self, digest)
             raise InputError(
                 f"with a blob of {attachment.nbytes} bytes this session would have {attached} "
-                f"attached; its bound is {self._bound}: detach what it is done with"
+                f"attached or on their way; its bound is {self._bound}: detach what it is done with"
             )
         self._attached[digest] = cost(attachment.nbytes)
         return _done(sequence, True), attachment

@@ -98,6 +98,11 @@ class BlobStore:
         if self._folder is not None:
             self._folder.close()
 
+    @property
+    def memory_budget(self) -> int:
+        """Most bytes in memory."""
+        return self._memory_budget
+
     def settle(self) -> None:
         """Wait until copies under way are on the disk."""
         if self._background is not None:

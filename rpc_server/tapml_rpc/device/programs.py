@@ -56,7 +56,7 @@ class Programs:
         if body is None:
             raise InputError(
                 f"no program has the name {called!r}: it was forgotten, or recording it failed "
-                "or was skipped on a poisoned stream"
+                "or was skipped on a poisoned session"
             )
         values = body.take(arguments)
         batch.count(len(body.commands), self._bounds.commands)

@@ -83,7 +83,7 @@ class ServerSession:
         except (KeyError, TypeError):
             raise InputError(
                 f"no buffer has the handle {str(handle)[:40]}: it was freed, or its allocation "
-                "failed or was skipped on a poisoned stream"
+                "failed or was skipped on a poisoned session"
             ) from None
 
     def new_handle(self, handle: object, most: int) -> int:

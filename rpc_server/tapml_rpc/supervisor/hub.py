@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.blobs.memory import PAGE_BYTES
 from tapml_rpc.blobs.messages import BlobRequests
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.device.session_state import EPOCH_BYTES, TOKEN_BYTES
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 # Kept by hash in any case: Libraries take no other way.
 _LIBRARIES_BYTES: Final = 64 << 20
+# The part of it that one session leaves to the others.
+_LEFT_TO_OTHERS: Final = 4
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
 _PAST_SESSIONS: Final = 64
@@ -50,14 +53,21 @@ class Hub:
         self.device = device
         self.options = options
         self.epoch = secrets.token_bytes(EPOCH_BYTES)
-        self.bounds = Bounds()
+        bounds = Bounds()
         folder = Path(options.blob_folder).expanduser() if options.blob_folder else None
         blob_bytes = max(options.blob_bytes, _LIBRARIES_BYTES)
         self.blobs = BlobStore(blob_bytes, options.blob_disk_bytes, folder)
-        # One session must not take everybody's share, but may bring any one Library.
-        self._blob_bound = max(blob_bytes // 2, min(blob_bytes, self.bounds.library_bytes))
-        if options.session_bytes > 0:
-            self.bounds = replace(self.bounds, session_bytes=options.session_bytes)
+        # One session may bring any one Library, and must leave others room for theirs.
+        budget = self.blobs.memory_budget
+        most = min(max(budget // 2, bounds.library_bytes), budget - budget // _LEFT_TO_OTHERS)
+        most -= most % PAGE_BYTES
+        self.bounds = replace(
+            bounds,
+            library_bytes=min(bounds.library_bytes, most),
+            session_bytes=options.session_bytes or bounds.session_bytes,
+        )
+        # Weights beyond what a session may hold need not be kept; a Library takes no other way.
+        self._blob_bound = max(min(self.bounds.session_bytes, most), self.bounds.library_bytes)
         self._device = to_plain(device)
         self._relays: dict[bytes, Relay] = {}
         # Whose the latest sessions were, why they ended, and the error each client was sent. Not an
@@ -111,9 +121,7 @@ class Hub:
                 kernel_deadline=deadline,
                 silence_seconds=self.options.silence_seconds,
                 download_credit=min(window, self.bounds.download_window),
-                blobs=BlobRequests(
-                    self.blobs, identity, min(self.bounds.session_bytes, self._blob_bound)
-                ),
+                blobs=BlobRequests(self.blobs, identity, self._blob_bound),
                 lease=lease,
                 company=self._company,
                 on_end=self._forget,

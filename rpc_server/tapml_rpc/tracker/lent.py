@@ -13,6 +13,7 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
 from tapml_rpc.tracker.outbound import Call, Outbound
+from tapml_rpc.tracker.records import Phrase, Word
 from tapml_targets.errors import SetupError, TapmlError
 
 _MAX_LEASES: Final = 64
@@ -27,10 +28,10 @@ class HeldLease:
     the tracker, or ``loopback``; `label` is the holder's own description.
     """
 
-    id: str
-    token: str = field(repr=False)
-    identity: str
-    label: str
+    id: Word
+    token: Word = field(repr=False)
+    identity: Phrase
+    label: Phrase
 
 
 class Lent:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from tapml_rpc import wire
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.connection import ask, open_connection
-from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, printable_all
+from tapml_rpc.tracker.records import MAX_DEVICES, VERSION, Load, Phrase, Word, printable_all
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 
@@ -19,10 +21,10 @@ _TIMEOUT_SECONDS: Final = 5.0
 class ListedLease:
     """A lease without its secret."""
 
-    id: str
-    holder: str
-    identity: str
-    phase: str
+    id: Word
+    holder: Phrase
+    identity: Phrase
+    phase: Word
     age_seconds: float
 
 
@@ -35,16 +37,16 @@ class ListedDevice:
     empty. `load` is its last report: ``sessions``, ``device_bytes``.
     """
 
-    name: str
+    name: Phrase
     description: DeviceDescription
-    fingerprint: str
-    address: str
-    identity: str
-    load: dict[str, int]
+    fingerprint: Phrase
+    address: Phrase
+    identity: Phrase
+    load: Load
     registered_seconds: float
     heard_seconds: float
-    leases: tuple[ListedLease, ...]
-    websocket: str = ""
+    leases: Annotated[tuple[ListedLease, ...], Meta(max_length=256)]
+    websocket: Phrase = ""
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -13,7 +13,7 @@ from msgspec import Meta
 from tapml_rpc import wire
 from tapml_rpc.security.bind import is_loopback
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, ProtocolError
 from tapml_targets.limits import Limits
 
 # min_buffer_bytes asks for a device whose max_buffer_bytes is at least that.
@@ -23,6 +23,10 @@ LIMITS: Final[Mapping[str, str]] = {
     if type(each.default) is int
 }
 Word: TypeAlias = Annotated[str, Meta(max_length=64)]
+Phrase: TypeAlias = Annotated[str, Meta(max_length=256)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=wire.MAX_INTEGER)]
+Load: TypeAlias = Annotated[dict[Annotated[str, Meta(max_length=32)], Count], Meta(max_length=16)]
+"""What a device reports of itself: a few numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Requirements:
     name: Word = ""
     kind: Word = ""
     features: Annotated[frozenset[Word], Meta(max_length=32)] = frozenset()
-    limits: dict[Word, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
+    limits: dict[Word, Count] = field(default_factory=dict)
 
     def unmet(self, name: str, device: DeviceDescription) -> str:
         """What a device lacks, in words; empty if it lacks nothing."""
@@ -122,6 +126,7 @@ WEBSOCKET: Final = "websocket"
 BINDINGS: Final = (ZMQ, WEBSOCKET)
 """The bindings that a peer may speak."""
 
+_MAX_DEPTH: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -136,11 +141,20 @@ def printable(text: str) -> str:
 
 
 def printable_all(value: Any) -> Any:
-    """The same for every text in plain data."""
+    """The same for every text in plain data, which a peer may have nested as deep as it likes."""
+    return _printable_all(value, _MAX_DEPTH)
+
+
+def _printable_all(value: Any, depth: int) -> Any:
+    if not depth:
+        raise ProtocolError(f"values nested deeper than {_MAX_DEPTH}")
     if isinstance(value, dict):
-        return {printable_all(name): printable_all(each) for name, each in value.items()}
+        return {
+            _printable_all(name, depth - 1): _printable_all(each, depth - 1)
+            for name, each in value.items()
+        }
     if isinstance(value, list):
-        return [printable_all(each) for each in value]
+        return [_printable_all(each, depth - 1) for each in value]
     return printable(value) if isinstance(value, str) else value
 
 

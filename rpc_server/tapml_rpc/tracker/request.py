@@ -12,7 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
+
+from msgspec import Meta
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
@@ -29,6 +31,7 @@ from tapml_rpc.tracker.records import (
     BEAT_SECONDS,
     LIMITS,
     VERSION,
+    Count,
     Requirements,
     is_device_name,
     on_this_machine,
@@ -45,6 +48,7 @@ from tapml_targets.platforms import DEFAULT_PLATFORM
 FIRST_ANSWER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _REQUEST: Final = 1
+Text: TypeAlias = Annotated[str, Meta(max_length=4096)]
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ class QueuePlace:
     ones.
     """
 
-    position: int
-    devices: tuple[tuple[str, str], ...]
-    known: tuple[str, ...]
+    position: Count
+    devices: Annotated[tuple[tuple[Text, Text], ...], Meta(max_length=64)]
+    known: Annotated[tuple[Text, ...], Meta(max_length=64)]
 
     @property
     def own(self) -> bool:
@@ -173,7 +177,7 @@ def _wait(
                     absent_since = now
                 if place is None or not place.own:
                     own_since = now
-                place = wire.record(printable_all(header), QueuePlace, "a place in the queue")
+                place = queue_place(header)
                 if on_queue is not None:
                     on_queue(place)
             continue
@@ -194,6 +198,11 @@ def _wait(
         if now >= next_beat:
             connection.send({"type": "renew", "leases": []})
             next_beat = now + BEAT_SECONDS
+
+
+def queue_place(header: wire.Header) -> QueuePlace:
+    """Check a tracker's answer to who waits; raises ProtocolError."""
+    return wire.record(printable_all(header), QueuePlace, "a place in the queue")
 
 
 def _too_late(wanted: Requirements, timeout: float, place: QueuePlace | None) -> TapmlError:

@@ -44,16 +44,17 @@ def connect_dealer(
     *,
     once: bool = False,
     beats: tuple[float, float] | None = None,
+    most_bytes: int = wire.MAX_FRAME_BYTES,
 ) -> tuple[Socket, Socket]:
     """A DEALER that connects to an address, and its monitor.
 
     `once`: messages wait for the connection, and nothing reconnects after it. `beats` are the
-    seconds between two heartbeats, and those after which a peer that answers none is gone. Raises
-    InputError if the address is malformed.
+    seconds between two heartbeats, and those after which a peer that answers none is gone.
+    `most_bytes` is the longest frame it takes. Raises InputError if the address is malformed.
     """
     dealer: Socket = context.socket(zmq.DEALER)
     dealer.linger = 0
-    dealer.setsockopt(zmq.MAXMSGSIZE, wire.MAX_FRAME_BYTES)
+    dealer.setsockopt(zmq.MAXMSGSIZE, most_bytes)
     dealer.setsockopt(zmq.HANDSHAKE_IVL, 3000)
     dealer.setsockopt(zmq.IPV6, int("[" in address))
     if once:

@@ -8,9 +8,10 @@ import os
 import pytest
 
 from tapml_rpc.blobs.memory import BlobMemory
-from tapml_rpc.device.libraries import AttachedBlobs
+from tapml_rpc.device.libraries import AttachedBlobs, LibraryStore
 from tapml_targets.errors import InputError, ProtocolError
 from tests.rpc.blobs.contents import content
+from tests.rpc.deploy.memory_driver import MemoryDriver
 
 DATA = content(1, 9000)
 
@@ -48,6 +49,14 @@ def test_what_was_let_go_of_is_there_for_who_still_reads_it() -> None:
     assert bytes(reading) == DATA
     with pytest.raises(InputError, match="is not attached to this session"):
         blobs.view("a")
+
+
+def test_a_library_of_more_bytes_than_a_server_takes_is_not_looked_at() -> None:
+    blobs = AttachedBlobs()
+    blobs.receive("a", descriptor(), len(DATA))
+    store = LibraryStore(MemoryDriver(), library_bytes=8999, allow_native=False)
+    with pytest.raises(InputError, match="of 9000 bytes; this server takes at most 8999"):
+        store.load("a", blobs)
 
 
 def test_letting_go_of_what_is_not_there_does_nothing() -> None:

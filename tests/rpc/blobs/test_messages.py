@@ -151,6 +151,14 @@ def test_what_a_session_has_attached_is_bounded(requests: BlobRequests, store: B
     assert attach(requests, second)[0]["value"] is True
 
 
+def test_what_is_on_its_way_counts_beside_what_is_attached(
+    requests: BlobRequests, store: BlobStore
+) -> None:
+    attach(requests, put(store, "one", content(1, BOUND - PAGE_BYTES)))
+    with pytest.raises(InputError, match=f"a session may have {BOUND}"):
+        say(requests, "put", b"x", digest=DIGEST, total=PAGE_BYTES + 1, offset=0)
+
+
 def test_after_a_piece_out_of_place_a_blob_begins_again(
     requests: BlobRequests, store: BlobStore
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from tapml_rpc.blobs.messages import BlobRequests
 from tapml_rpc.blobs.store import BlobStore
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
@@ -16,7 +17,7 @@ from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError, ProtocolError
 from tapml_targets.library_format import library_hash, pack
 from tests.conftest import RequireDevice
-from tests.rpc.blobs.contents import content, digest_of
+from tests.rpc.blobs.contents import NO_CHUNK, content, digest_of, put
 from tests.rpc.blobs.joined import JoinedTransport, open_joined
 from tests.rpc.libraries import add_one_library
 
@@ -248,15 +249,58 @@ def test_a_library_that_does_not_build_says_so_and_is_let_go(
 
 
 def test_a_library_that_the_store_has_no_room_for_is_refused_and_nothing_else(
-    device: DeviceDescription,
+    device: DeviceDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = BlobStore(4096)
     session, _ = open_joined(device, store)
+    monkeypatch.setattr("tapml_rpc.uploads._ROOM_SECONDS", (0.01,))
     with session:
-        with pytest.raises(InputError, match="no room for a blob"):
+        with pytest.raises(InputError, match=r"no room for a blob .* more --blob-bytes"):
             session.upload(add_one_library(comment="x" * 5000))
         session.fence()
     store.close()
+
+
+def test_a_library_waits_a_moment_for_the_room_of_others(
+    device: DeviceDescription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlobStore(MEBIBYTE)
+    session, _ = open_joined(device, store)
+    held = BlobRequests(store, "other", MEBIBYTE)
+    digest = put(store, "other", content(1, MEBIBYTE))
+    held.handle({"sequence": 1, "operation": "attach", "digest": digest}, NO_CHUNK)
+    waits: list[float] = []
+
+    def pause(seconds: float) -> None:
+        waits.append(seconds)
+        if seconds:
+            held.close()
+
+    monkeypatch.setattr("tapml_rpc.uploads.time.sleep", pause)
+    with session:
+        assert session.upload(add_one_library()).operators == ("add_one",)
+    assert len(waits) == 2
+    store.close()
+
+
+def test_why_a_library_is_not_attached_is_said_and_one_that_is_built_loads_without(
+    device: DeviceDescription, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = open_joined(device, store)
+    monkeypatch.setattr("tapml_rpc.uploads._ROOM_SECONDS", ())
+
+    def full(*_: object) -> None:
+        raise InputError("no room for a blob")
+
+    packed = pack(add_one_library())
+    with session:
+        session.unload(session.upload(packed))
+        session.fence()
+        # As if it were on disk alone, and the memory full of others' attachments.
+        monkeypatch.setattr(store, "fetch", full)
+        assert session.upload(packed).operators == ("add_one",)
+        with pytest.raises(InputError, match="no room for a blob"):
+            session.upload(add_one_library(comment="another"))
 
 
 def test_a_weight_cannot_be_loaded_as_a_library(

@@ -211,7 +211,7 @@ def test_a_header_that_is_none_or_too_long_is_refused_in_words(client: Client) -
 # Failure
 
 
-def test_a_failure_poisons_its_stream_until_reset_and_free_always_works(client: Client) -> None:
+def test_a_failure_poisons_its_session_until_reset_and_free_always_works(client: Client) -> None:
     client.batch(["allocate", 1, 8], ["fill", 1, 0, 8, b"a"])
     answer, chunk = client.batch(["read", 1, 0, 2], ["read", 1, 4, 8], ["fill", 1, 0, 8, b"b"])
     assert (answer["results"], chunk) == ([[0, [0, 2]]], b"aa")

@@ -25,6 +25,7 @@ from tests.rpc.websocket.one_token import OneToken
 
 # Nothing here waits for a worker to open it.
 DEVICE = DeviceDescription("opencl", 0, "none", "none", "cpu", "0", Limits())
+MEBIBYTE = 1 << 20
 ADA = HeldLease("1", "ada's token", identity="ada", label="ada@blobs")
 BOB = HeldLease("2", "bob's token", identity="bob", label="bob@blobs")
 HELLO: wire.Header = {"type": "hello", "versions": [wire.VERSION], "download_window": 1 << 20}
@@ -107,6 +108,25 @@ def test_identities_of_different_kinds_are_not_compared(
     hub.lend(HeldLease("1", "a token", identity=holder, label="ada@blobs"))
     relay, _ = hub.hello(HELLO | {"lease": "a token"}, Told(), comes_as)
     assert relay.lease == "1"
+
+
+@pytest.mark.parametrize(
+    ("kept", "library", "blobs"),
+    [
+        (0, 48 * MEBIBYTE, 48 * MEBIBYTE),
+        (256 * MEBIBYTE, 192 * MEBIBYTE, 192 * MEBIBYTE),
+        (1024 * MEBIBYTE, 256 * MEBIBYTE, 512 * MEBIBYTE),
+    ],
+)
+def test_a_session_has_room_for_any_library_it_is_told_of_and_leaves_some(
+    kept: int, library: int, blobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tapml_rpc.blobs.store.usable_bytes", lambda: 0)
+    # The memory that a session may have on the device bounds its weights, and no Library.
+    for device_bytes, most in ((0, blobs), (MEBIBYTE, library)):
+        hub = Hub(DEVICE, SupervisorOptions(blob_bytes=kept, session_bytes=device_bytes))
+        assert (hub.bounds.library_bytes, hub._blob_bound) == (library, most)
+        hub.close()
 
 
 def test_a_session_belongs_to_the_lease_that_let_it_in(hub: Hub) -> None:

@@ -7,14 +7,24 @@ from typing import Any
 import pytest
 
 from tapml_rpc.tracker.leases import CLEAR_SECONDS, OFFER_SECONDS
+from tapml_rpc.tracker.lent import Lent
 from tapml_rpc.tracker.records import LEASE_SECONDS, VERSION, Lease, Sender
 from tapml_rpc.tracker.registry import SILENCE_SECONDS, Registry
+from tapml_rpc.tracker.request import queue_place
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 from tests.rpc.tracker.trackers import made_up_device
 
 LIFE = b"0123456789abcdef"
+
+
+def nested(depth: int) -> list[Any]:
+    """A list in a list in a list."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 class Office:
@@ -386,7 +396,12 @@ def test_a_device_that_listens_on_all_addresses_is_reached_where_it_came_from(
         {"address": "tcp://host"},
         {"address": "tcp://host:1\x1b[2J"},
         {"load": {"sessions": -1}},
+        {"load": {"sessions": 1 << 63}},
+        {"load": {"s" * 33: 1}},
+        {"load": {str(number): 1 for number in range(17)}},
+        {"load": {"sessions": nested(500)}},
     ],
+    ids=lambda wrong: str(wrong)[:40],
 )
 def test_a_card_with_a_wrong_field_is_refused(office: Office, wrong: dict[str, Any]) -> None:
     fields = {"versions": [VERSION], "name": "pixel", "life": LIFE, "address": "relay"}
@@ -395,6 +410,40 @@ def test_a_card_with_a_wrong_field_is_refused(office: Office, wrong: dict[str, A
             "device", type="register", **{**fields, "device": to_plain(made_up_device()), **wrong}
         )
     assert office.registry.devices == {}
+
+
+def taken(**fields: Any) -> dict[str, Any]:
+    """What a device answers to an offer."""
+    offer = {"lease": "1", "token": "secret", "identity": "ada", "label": "ada@blobs", **fields}
+    return Lent(None, None, None, lambda: None).take(offer)
+
+
+@pytest.mark.parametrize(
+    ("field", "most"), [("lease", 64), ("token", 64), ("identity", 256), ("label", 256)]
+)
+def test_a_device_takes_no_more_of_an_offer_than_the_bounds(field: str, most: int) -> None:
+    assert taken(**{field: "x" * most})["type"] == "lease-accepted"
+    with pytest.raises(ProtocolError, match="a lease"):
+        taken(**{field: "x" * (most + 1)})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"position": -1},
+        {"position": 1 << 63},
+        {"known": ["x"] * 65},
+        {"known": ["x" * 4097]},
+        {"devices": [["x", ""]] * 65},
+        {"devices": nested(500)},
+    ],
+    ids=lambda wrong: str(wrong)[:40],
+)
+def test_a_client_takes_no_more_of_a_queue_than_the_bounds(wrong: dict[str, Any]) -> None:
+    place = {"position": 1, "devices": [["pixel", "ada"]], "known": ["pixel"]}
+    assert queue_place(place).position == 1
+    with pytest.raises(ProtocolError):
+        queue_place({**place, **wrong})
 
 
 @pytest.mark.parametrize("type_", [None, 7, "no such thing", ["register"]])

@@ -70,6 +70,17 @@ def test_what_grows_most_has_room_in_a_flow_s_buffer() -> None:
         assert endpoint.recv_into(buffer) > BUFFER_BYTES // 2
 
 
+def test_nothing_follows_a_goodbye_that_was_passed_on() -> None:
+    here, there = socket.socketpair()
+    goodbye = Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=False)
+    with there:
+        there.settimeout(20)
+        endpoint = WebSocketEndpoint(here, masked=True)
+        assert endpoint.send(memoryview(goodbye)) == len(goodbye)
+        endpoint.close()
+        assert there.recv(1000) == goodbye and there.recv(1000) == b""
+
+
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans(), st.integers(0, 900))
 def test_where_a_frame_ends_is_known_however_it_was_cut(
     payloads: list[bytes], masked: bool, cut: int
