@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from tapml.importing import fourier
+from tapml.importing import fourier, resampling
 
 _Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
 _aten: Final = torch.ops.aten
@@ -43,8 +43,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten._fft_c2r.default: fourier.back_to_real,
     }
     known = (_aten.grid_sampler_2d.default, _aten.affine_grid_generator.default)
+    given = default_decompositions().materialize()
     return {
-        **default_decompositions().materialize(),
+        **given,
+        **resampling.kept(given),
         **{operation: decomposition_table[operation] for operation in known},
         **own,
     }
