@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.importer import import_module
+from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import root_module
 
 SIZES: tuple[dict[str, Any], ...] = (
@@ -80,3 +81,16 @@ def test_what_is_imported_computes_no_places() -> None:
     report = root_module(imported, [images.numpy()])
     assert all(each.ratio <= 1 for each in report.compared)
     assert not any("floor" in each for each in imported.plan.operators)
+
+
+class Smoothed(nn.Module):
+    """With antialias, which has no form here."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images ``[1, 2, 5, 4]``."""
+        return functional.interpolate(images, (3, 2), mode="bilinear", antialias=True)
+
+
+def test_antialias_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="_upsample_bilinear2d_aa"):
+        import_module(Smoothed(), (torch.randn(1, 2, 5, 4),))
