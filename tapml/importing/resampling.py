@@ -69,7 +69,10 @@ def resample_by_constants(program: torch.export.ExportedProgram) -> bool:
     found = False
     for node in list(graph.nodes):
         packet = getattr(node.target, "overloadpacket", None)
-        if packet not in _PACKETS or not _is_static(packet, node.args[0].meta["val"]):
+        if packet not in _PACKETS:
+            continue
+        operand: Any = node.args[0]
+        if not _is_static(packet, operand.meta["val"]):
             continue
         result = node.meta["val"].shape[2:]
         if all(isinstance(each, int) for each in result):
@@ -123,11 +126,13 @@ def _written(node: fx.Node, packet: Any, constants: _Constants) -> fx.Node:
         return made
 
     operand: Any = node.args[0]
+    made: Any = operand
     value = node.meta["val"]
     aligned, scales = _settings(node, packet)
     weighted = packet in _LINEAR or packet in _CUBIC
     single = weighted and value.dtype in (torch.float16, torch.bfloat16)
-    made = call(_aten._to_copy.default, operand, dtype=torch.float32) if single else operand
+    if single:
+        made = call(_aten._to_copy.default, operand, dtype=torch.float32)
     kind = np.dtype(np.float64 if value.dtype == torch.float64 else np.float32)
     for axis, scale in zip(range(2, value.dim()), scales, strict=True):
         sizes = operand.meta["val"].shape[axis], value.shape[axis]
@@ -137,7 +142,7 @@ def _written(node: fx.Node, packet: Any, constants: _Constants) -> fx.Node:
             taps = linear(*sizes, scale, aligned, kind)
         else:
             taps = cubic(*sizes, scale, aligned, kind)
-        total: fx.Node | None = None
+        total: Any = None
         for places, weights in taps:
             # Every row at its place is the operand itself.
             whole = sizes[0] == sizes[1] and bool((places == np.arange(sizes[1])).all())
@@ -151,12 +156,16 @@ def _written(node: fx.Node, packet: Any, constants: _Constants) -> fx.Node:
         made = total
     if made is operand:
         made = call(_aten.clone.default, operand)
-    return call(_aten._to_copy.default, made, dtype=value.dtype) if single else made
+    if single:
+        made = call(_aten._to_copy.default, made, dtype=value.dtype)
+    written: fx.Node = made
+    return written
 
 
 def _settings(node: fx.Node, packet: Any) -> tuple[bool, Sequence[float | None]]:
     """Whether corners are aligned, and the scale of each axis where one is given."""
-    names = [each.name for each in node.target._schema.arguments]  # type: ignore[union-attr]
+    target: Any = node.target
+    names = [each.name for each in target._schema.arguments]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     count = node.meta["val"].dim() - 2
     aligned = bool(given.get("align_corners", False))
