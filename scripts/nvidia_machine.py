@@ -45,10 +45,12 @@ def main(arguments: list[str]) -> int:
         return _table(options.results, options.document)
     if not options.here:
         environment.enter(environment.ensure(EXTRAS))
-    from scripts.nvidia_bundle.prepare import PLATFORMS, Wanted, limits_of, prepare
+    from scripts.nvidia_bundle.prepare import PLATFORMS, Wanted, limits_of, normalized, prepare
     from tapml_targets.errors import InputError
     from tapml_targets.limit_profiles import load_profile
 
+    if options.no_wheels and options.without:
+        raise environment.SetupError("--without goes with wheels: leave out --no-wheels")
     platforms = tuple(each for each in PLATFORMS if each in (options.platforms or PLATFORMS))
     wanted = Wanted(
         folder=options.folder.resolve(),
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> int:
         platforms=platforms,
         architecture=options.architecture,
         python="" if options.no_wheels else options.python,
-        without=frozenset(each.lower().replace("_", "-") for each in options.without),
+        without=frozenset(map(normalized, options.without)),
     )
     try:
         for platform in platforms:

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,14 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         shape = shape_of(options.scale, options.layers)
+        if options.tests:
+            found = tests(shape, options.target, options.folder, int4=options.int4)
+        else:
+            found = measure(shape, options.target) if options.measure else count(shape)
     except TapmlError as error:
         print(f"scripts/table_three.py: {error}", file=sys.stderr)
         return error.exit_code
-    if options.tests:
-        write = write_packed_weights if options.int4 else write_weights
-        found = tests(shape, options.target, options.folder, write)
-    else:
-        found = measure(shape, options.target) if options.measure else count(shape)
     if options.json:
         print(json.dumps(found, indent=1))
     else:
@@ -348,22 +347,27 @@ def tests(
     shape: Mapping[str, Any],
     target: str,
     parent: Path | None = None,
-    write: Callable[[Mapping[str, Any], Path], int] = write_weights,
+    *,
+    int4: bool = False,
 ) -> dict[str, Any]:
     """Carve a test of every operator in every entry and replay them; seconds and memory of each.
 
     In a folder that is given, what is done stays done.
+
+    Raises
+    ------
+    InputError
+        If the folder holds the steps of another shape, target or kind of weights.
     """
+    write = write_packed_weights if int4 else write_weights
     with tempfile.TemporaryDirectory(prefix="tapml-table-three-") as temporary:
         folder = parent or Path(temporary)
         (folder / "model").mkdir(parents=True, exist_ok=True)
         done = folder / "steps.json"
-        found: dict[str, Any] = {"shape": dict(shape), "target": target, "steps": []}
+        asked = {"shape": dict(shape), "target": target, "int4": int4}
+        found: dict[str, Any] = {**asked, "steps": []}
         if done.is_file():
-            kept = json.loads(done.read_text("utf-8"))
-            if kept["shape"] != found["shape"]:
-                raise InputError(f"{folder} has another shape: give an empty folder")
-            found = kept
+            found = _kept(done, asked)
         steps = found["steps"]
         variables = os.environ | {"TAPML_CACHE_DIR": str(folder / "cache"), BOUND: str(_RESIDENT)}
         for name, command in _steps(folder, target).items():
@@ -385,6 +389,19 @@ def tests(
         "peak_gb": max(each["peak_gb"] for each in steps),
         "exit_code": steps[-1]["exit_code"],
     }
+
+
+def _kept(done: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The steps that were done, if the same was asked for."""
+    try:
+        kept = dict(json.loads(done.read_text("utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(f"{done} cannot be read ({error}): give an empty folder") from error
+    for name, wanted in asked.items():
+        if kept.get(name) != wanted:
+            got = "" if name == "shape" else f" ({kept.get(name)}, not {wanted})"
+            raise InputError(f"{done.parent} has another {name}{got}: give an empty folder")
+    return kept
 
 
 def _steps(folder: Path, target: str) -> dict[str, list[str]]:

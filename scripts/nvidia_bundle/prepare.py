@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import shutil
 import subprocess
 import sys
@@ -92,7 +93,8 @@ def prepare(wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
     Raises
     ------
     SetupError
-        If a platform has no device here, a command fails, or something else is at the folder.
+        If a platform has no device here, a command fails, something else is at the folder, or a
+        distribution that is to be left out is none of those that are needed.
     """
     folder = wanted.folder
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
@@ -100,6 +102,10 @@ def prepare(wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
     carried = wanted.work / "carried"
     shutil.rmtree(carried, ignore_errors=True)
     (carried / "packages").mkdir(parents=True)
+    # First, because a name of --without may be wrong, and what follows takes minutes.
+    if wanted.python:
+        say(f"wheels for Python {wanted.python}")
+        _wheels(wanted, carried / WHEELS)
     for number, platform in enumerate(wanted.platforms, 1):
         say(f"moving the demo model to {platform}, {number} of {len(wanted.platforms)}")
         _package(platform, wanted, carried)
@@ -112,9 +118,6 @@ def prepare(wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
     say(f"plan, Libraries and PyTorch's values for carving on {reference}")
     _carve(wanted, reference, carried / "carve")
     _loader(carried / "loaders")
-    if wanted.python:
-        say(f"wheels for Python {wanted.python}")
-        _wheels(wanted, carried / WHEELS)
     say("the archive")
     folder.mkdir(parents=True, exist_ok=True)
     there = folder / "scripts" / "nvidia_bundle"
@@ -274,26 +277,49 @@ def requirements(pyproject: Mapping[str, Any], platforms: Sequence[str]) -> list
 
 def _wheels(wanted: Wanted, folder: Path) -> None:
     downloaded = wanted.work / f"wheels-{wanted.python}"
+    fresh = wanted.work / f"wheels-{wanted.python}.partial"
+    # What an earlier preparation downloaded is found again, but only what is needed now is carried.
     downloaded.mkdir(exist_ok=True)
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
     with (ROOT / "pyproject.toml").open("rb") as file:
         needed = requirements(tomllib.load(file), wanted.platforms)
     tags = [part for tag in _TAGS for part in ("--platform", f"{tag}_x86_64")]
     _run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
           "--only-binary=:all:", "--implementation", "cp", "--python-version", wanted.python,
-          *tags, "--find-links", str(downloaded), "--dest", str(downloaded), *needed])  # fmt: skip
-    for old in downloaded.glob("tapml-*.whl"):
-        old.unlink()
+          *tags, "--find-links", str(downloaded), "--dest", str(fresh), *needed])  # fmt: skip
     _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
-          "--no-deps", "--wheel-dir", str(downloaded), str(ROOT)])  # fmt: skip
+          "--no-deps", "--wheel-dir", str(fresh), str(ROOT)])  # fmt: skip
+    shutil.rmtree(downloaded)
+    fresh.rename(downloaded)
     folder.mkdir()
-    for wheel in sorted(downloaded.glob("*.whl")):
-        if distribution(wheel.name) not in wanted.without:
-            _stored(wheel, folder / wheel.name)
+    for wheel in carried_wheels(downloaded, wanted.without):
+        _stored(wheel, folder / wheel.name)
+
+
+def carried_wheels(folder: Path, without: frozenset[str]) -> list[Path]:
+    """The wheels of a folder but those of the distributions that are there already.
+
+    Raises
+    ------
+    SetupError
+        If one of these has no wheel.
+    """
+    wheels = {distribution(each.name): each for each in sorted(folder.glob("*.whl"))}
+    unknown = sorted(without - wheels.keys())
+    if unknown:
+        raise SetupError(f"--without {unknown[0]}: there are {', '.join(wheels)}")
+    return [each for name, each in wheels.items() if name not in without]
 
 
 def distribution(wheel: str) -> str:
     """The name of a wheel's distribution, as an index spells it."""
-    return wheel.partition("-")[0].lower().replace("_", "-").replace(".", "-")
+    return normalized(wheel.partition("-")[0])
+
+
+def normalized(name: str) -> str:
+    """A distribution's name, as an index spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _stored(source: Path, target: Path) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -379,8 +378,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument(
         "--unpack", type=Path, metavar="FOLDER",
-        help="where the bundle is unpacked, and found again (default: below the system's "
-        "temporary folder)",
+        help="where the bundle is unpacked, and found again: a folder that only you can write "
+        "(default: below your cache folder, ~/.cache)",
     )  # fmt: skip
     parser.add_argument(
         "--torch-python", default=sys.executable, metavar="PATH",
@@ -434,7 +433,8 @@ def _prepared(bundle: Path, given: argparse.Namespace, ends: float) -> Bench:
         raise BundleError(f"--only {unknown[0]}: there are {', '.join(sorted(known))}")
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    place = given.unpack or Path(tempfile.gettempdir()) / f"tapml-nvidia-{os.getuid()}"
+    place = given.unpack or _cache() / "tapml-nvidia"
+    # Of a link to a folder, the folder itself is looked at.
     carried = unpacked(bundle, manifest, place.resolve())
     site, how = installed(carried, print, min(_INSTALL_SECONDS, ends - time.monotonic()))
     found, notes = machine.environment(carried / "loaders", site, carried / "made")
@@ -463,6 +463,12 @@ def _prepared(bundle: Path, given: argparse.Namespace, ends: float) -> Bench:
         torch_python=given.torch_python,
         facts=facts,
     )
+
+
+def _cache() -> Path:
+    """The user's own folder, which others cannot make first as they can below /tmp."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
 
 
 def with_packages(site: Path) -> str:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import stat
 import subprocess
 import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 FORMAT: Final = "tapml-nvidia-bundle/1"
@@ -68,23 +72,60 @@ def checksum(path: Path) -> str:
 def unpacked(bundle: Path, manifest: dict[str, Any], folder: Path) -> Path:
     """The folder with the archive's content; what an earlier run unpacked is used again.
 
+    Programs are run from there, so the folder has to be this user's alone.
+
     Raises
     ------
     BundleError
-        If it cannot be written, or the archive is of another kind.
+        If it cannot be written, others may write there, or the archive is of another kind.
     """
     target = folder / str(manifest["files"][ARCHIVE])[:16]
-    if target.is_dir():
-        return target
     partial = target.with_name(f"{target.name}.partial")
     try:
-        partial.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        _require_own(folder)
+        if os.path.lexists(target):
+            _require_own(target)
+            return target
+        if os.path.lexists(partial):
+            _require_own(partial)
+            shutil.rmtree(partial)
+        partial.mkdir(mode=0o700)
         with tarfile.open(bundle / ARCHIVE, "r:xz") as archive:
-            archive.extractall(partial, filter="data")
+            _extract(archive, partial)
         partial.rename(target)
     except (OSError, tarfile.TarError, EOFError) as error:
         raise BundleError(f"the bundle cannot be unpacked to {folder}: {error}") from error
     return target
+
+
+def _require_own(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "is no folder"
+    elif found.st_uid != os.getuid():
+        problem = "is another user's"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = "may be written by others"
+    else:
+        return
+    raise BundleError(f"{folder} {problem}: name a folder of your own with --unpack")
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+        return
+    # Python 3.11.0 to 3.11.3 has no filters. A bundle holds only files and folders by plain names.
+    members = archive.getmembers()
+    for each in members:
+        path = PurePosixPath(each.name)
+        if path.is_absolute() or ".." in path.parts or not (each.isfile() or each.isdir()):
+            raise tarfile.TarError(f"{each.name} is no file or folder of a bundle")
+        each.mode = 0o755 if each.isdir() else 0o644
+    archive.extractall(folder, members)  # noqa: S202
 
 
 def installed(carried: Path, say: Callable[[str], None], seconds: float) -> tuple[Path | None, str]:

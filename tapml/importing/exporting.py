@@ -17,6 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from tapml.importing.complex_pairs import real_pairs
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
+from tapml.importing.resampling import resample_by_constants
 from tapml.importing.written_out import are_written_out
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, UnsupportedOperatorError
@@ -114,6 +115,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
         program = description.program or _export(description)
         written_out = are_written_out(program.graph)
         program = decompose(program)
+        written_out |= resample_by_constants(program)
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)

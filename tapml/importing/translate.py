@@ -117,6 +117,8 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         super().__init__()
         self.convert_map["clamp.default"] = self._clamp_integers(self.convert_map["clamp.default"])
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
+        # TVM's resizes without the antialias that was asked for.
+        self.convert_map.pop("_upsample_bilinear2d_aa.default", None)
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
         self.convert_map["div.Tensor_mode"] = self._quotient

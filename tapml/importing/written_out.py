@@ -8,14 +8,14 @@ one order, on every platform.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from tapml.importing import fourier
+from tapml.importing import fourier, resampling
 
 _Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
 _aten: Final = torch.ops.aten
@@ -35,6 +35,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten.index_put.default: _index_put,
         _aten.unfold.default: _unfold,
         _aten.masked_scatter.default: _masked_scatter,
+        _aten.cummax.default: partial(_largest_so_far, torch.amax),
+        _aten.cummin.default: partial(_largest_so_far, torch.amin),
         _aten._cdist_forward.default: _distances,
         _aten._embedding_bag.default: _embedding_bag,
         _aten._embedding_bag_forward_only.default: _embedding_bag,
@@ -43,8 +45,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten._fft_c2r.default: fourier.back_to_real,
     }
     known = (_aten.grid_sampler_2d.default, _aten.affine_grid_generator.default)
+    given = default_decompositions().materialize()
     return {
-        **default_decompositions().materialize(),
+        **given,
+        **resampling.kept(given),
         **{operation: decomposition_table[operation] for operation in known},
         **own,
     }
@@ -62,7 +66,8 @@ _PACKETS: Final = frozenset(
         _aten.index_put_, _aten.col2im, _aten.cdist, _aten.unfold, _aten.masked_scatter,
         _aten._cdist_forward, _aten.embedding_bag, _aten._embedding_bag,
         _aten._embedding_bag_forward_only, _aten.grid_sampler, _aten.grid_sampler_2d,
-        _aten.affine_grid_generator, _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
+        _aten.affine_grid_generator, _aten.cummax, _aten.cummin,
+        _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
     }
 )  # fmt: skip
 
@@ -269,3 +274,30 @@ def _masked_scatter(operand: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     places = wide.reshape(-1).to(torch.int64).cumsum(0) - 1
     given = source.reshape(-1).index_select(0, torch.clamp(places, min=0))
     return torch.where(wide, given.reshape(operand.shape), operand)
+
+
+def _largest_so_far(reduce: Callable[..., Tensor], operand: Tensor, dim: int) -> Any:
+    """``cummax`` or ``cummin``: of the values up to each place, the extreme one and its last place.
+
+    What is not a number counts as extreme.
+    """
+    if operand.dim() == 0:
+        return operand.clone(), torch.zeros((), dtype=torch.int64)
+    dim %= operand.dim()
+    extent = operand.shape[dim]
+    if operand.dtype == torch.bool or (
+        isinstance(operand.numel(), int) and extent * operand.numel() > _MOST_PAIRS
+    ):
+        return NotImplemented
+    ones = [1] * (operand.dim() - dim - 1)
+    places = torch.arange(extent).reshape(1, extent, *ones)
+    before = places <= torch.arange(extent).reshape(extent, 1, *ones)
+    rows, own = operand.unsqueeze(dim), operand.unsqueeze(dim + 1)
+    # A place behind counts as one's own, which changes nothing.
+    values = reduce(torch.where(before, rows, own), dim + 1)
+    wide = values.unsqueeze(dim + 1)
+    same = rows == wide
+    if operand.dtype.is_floating_point:
+        same = same | (torch.isnan(rows) & torch.isnan(wide))
+    hit = torch.where(before & same, places, torch.zeros_like(places))
+    return values, hit.amax(dim + 1)

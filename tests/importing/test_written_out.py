@@ -73,6 +73,14 @@ class Apart(nn.Module):
         return tuple(torch.cdist(one, other, p) for p in (1.0, 2.0, 3.0))
 
 
+class SoFar(nn.Module):
+    """Extremes of what came before, with ties."""
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows ``[2, 5, 3]``."""
+        return (*rows.cummax(1), *torch.cummin(rows, -1))
+
+
 class Bags(nn.Module):
     """Bags of rows of a table: of equal size, by offsets, with padding and weights."""
 
@@ -115,6 +123,7 @@ CASES: dict[str, tuple[nn.Module, Callable[[], tuple[Tensor, ...]]]] = {
     "sampled": (Sampled(), lambda: (torch.randn(2, 3, 5, 6), torch.randn(2, 4, 3, 2))),
     "turned": (Turned(), lambda: (torch.randn(2, 3, 5, 6), torch.randn(2, 2, 3))),
     "apart": (Apart(), lambda: (torch.randn(2, 4, 3), torch.randn(2, 5, 3))),
+    "so far": (SoFar(), lambda: (torch.randint(4, (2, 5, 3)).float(),)),
     "waves": (Waves(), lambda: (torch.randn(3, 4, 6),)),
     "bags": (
         Bags().eval(),
@@ -124,7 +133,7 @@ CASES: dict[str, tuple[nn.Module, Callable[[], tuple[Tensor, ...]]]] = {
 
 
 # The others compile many kernels (exhaustive/test_written_out.py).
-SHORT = ("scattered", "sampled", "apart", "bags")
+SHORT = ("scattered", "sampled", "apart", "so far", "bags")
 
 
 @pytest.mark.parametrize("case", SHORT)

@@ -6,17 +6,24 @@ import json
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.environment import ROOT
-from scripts.nvidia_bundle.prepare import distribution, requirements, write_archive
+from scripts.environment import ROOT, SetupError
+from scripts.nvidia_bundle.prepare import (
+    carried_wheels,
+    distribution,
+    normalized,
+    requirements,
+    write_archive,
+)
 from scripts.nvidia_bundle.rows import NO_DEVICE, Row, exit_code, read_results, table, write_results
 from scripts.nvidia_bundle.run import ended_process, is_nvidia_gpu, main
-from scripts.nvidia_bundle.unpacking import ARCHIVE, BundleError, checksum, read_manifest
+from scripts.nvidia_bundle.unpacking import ARCHIVE, BundleError, checksum, read_manifest, unpacked
 from scripts.nvidia_machine import BEGIN, END, replaced
 from tests.conftest import RequireDevice
 
@@ -87,6 +94,39 @@ def test_what_is_carried_is_the_base_install_the_platforms_and_pytest() -> None:
     needed = requirements({"project": project}, ("cuda",))
     assert needed == ["numpy>=1", "cuda-core>=1", "pytest>=9"]
     assert distribution("nvidia_cuda_nvrtc-13.5.37-py3-none-any.whl") == "nvidia-cuda-nvrtc"
+
+
+def test_a_distribution_that_is_left_out_is_one_that_is_needed(tmp_path: Path) -> None:
+    for name in ("numpy-2.1-cp312-cp312-linux.whl", "nvidia_cuda_nvrtc-13.5-py3-none-any.whl"):
+        (tmp_path / name).touch()
+    without = frozenset({normalized("NVIDIA_cuda.nvrtc")})
+    assert [each.name[:5] for each in carried_wheels(tmp_path, without)] == ["numpy"]
+    with pytest.raises(SetupError, match="--without nmpy: there are numpy, nvidia-cuda-nvrtc"):
+        carried_wheels(tmp_path, frozenset({"nmpy"}))
+
+
+def test_what_is_run_is_unpacked_to_a_folder_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried, place = tmp_path / "carried", tmp_path / "deep" / "place"
+    carried.mkdir()
+    (carried / "model").write_text("weights")
+    write_archive(carried, tmp_path / ARCHIVE)
+    manifest = {"files": {ARCHIVE: checksum(tmp_path / ARCHIVE)}}
+    # As Python 3.11.3 is.
+    monkeypatch.delattr(tarfile, "data_filter")
+    found = unpacked(tmp_path, manifest, place)
+    assert (found / "model").read_text() == "weights"
+    assert place.stat().st_mode & 0o777 == found.stat().st_mode & 0o777 == 0o700
+    assert unpacked(tmp_path, manifest, place) == found
+    place.chmod(0o777)
+    with pytest.raises(BundleError, match="may be written by others: name a folder of your own"):
+        unpacked(tmp_path, manifest, place)
+    place.chmod(0o700)
+    found.rename(place / "elsewhere")
+    found.symlink_to(place / "elsewhere")
+    with pytest.raises(BundleError, match="is no folder"):
+        unpacked(tmp_path, manifest, place)
 
 
 def test_a_part_ends_at_its_deadline_with_all_that_it_started() -> None:

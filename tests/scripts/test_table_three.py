@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from scripts.table_three import TABLE, main, rows, shape_of
@@ -30,4 +33,24 @@ def test_a_scaled_shape_keeps_the_size_of_its_heads(capsys: pytest.CaptureFixtur
     assert main(["--scale", "3"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "scripts/table_three.py: --scale 3: expected a divisor of 32, the number of heads"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"target": "webgpu"}, "target (webgpu, not opencl)"),
+        ({"int4": True}, "int4 (True, not False)"),
+        ({"shape": {}}, "shape"),
+    ],
+)
+def test_a_folder_with_steps_of_another_run_is_refused(
+    changed: dict[str, object], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {"shape": shape_of(32, 1), "target": "opencl", "int4": False, "steps": []} | changed
+    (tmp_path / "steps.json").write_text(json.dumps(kept))
+    given = ["--tests", "--scale", "32", "--layers", "1", "--folder", str(tmp_path)]
+    assert main(given) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"scripts/table_three.py: {tmp_path} has another {told}: give an empty folder"
     ]
