@@ -105,7 +105,7 @@ class _Constants:
         graph = self.program.graph_module.graph
         first = next(iter(graph.nodes))
         with graph.inserting_before(first):
-            node = graph.placeholder(f"resampled_{len(self._known)}")
+            node: fx.Node = graph.placeholder(f"resampled_{len(self._known)}")
         tensor = torch.from_numpy(values.copy())
         node.meta["val"] = fake.from_tensor(tensor, static_shapes=True)
         spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), node.name)
@@ -217,11 +217,13 @@ def cubic(size: int, result: int, scale: float | None, aligned: bool, kind: np.d
 
 
 def _near(at: NDArray[Any]) -> NDArray[Any]:
-    return ((_CUBIC_A + 2) * at - (_CUBIC_A + 3)) * at * at + 1
+    weights: NDArray[Any] = ((_CUBIC_A + 2) * at - (_CUBIC_A + 3)) * at * at + 1
+    return weights
 
 
 def _far(at: NDArray[Any]) -> NDArray[Any]:
-    return ((_CUBIC_A * at - 5 * _CUBIC_A) * at + 8 * _CUBIC_A) * at - 4 * _CUBIC_A
+    weights: NDArray[Any] = ((_CUBIC_A * at - 5 * _CUBIC_A) * at + 8 * _CUBIC_A) * at - 4 * _CUBIC_A
+    return weights
 
 
 def _sources(
@@ -229,9 +231,9 @@ def _sources(
 ) -> NDArray[Any]:
     step = _step(size, result, scale, aligned, kind)
     numbers = np.arange(result).astype(kind)
-    if aligned:
-        return step * numbers
-    return step * (numbers + kind.type(0.5)) - kind.type(0.5)
+    half = kind.type(0.5)
+    sources: NDArray[Any] = step * numbers if aligned else step * (numbers + half) - half
+    return sources
 
 
 def _step(size: int, result: int, scale: float | None, aligned: bool, kind: np.dtype[Any]) -> Any:
