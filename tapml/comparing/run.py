@@ -188,12 +188,8 @@ def _compared(
         with phases.phase(f"{first} and {second}") as phase:
             if first in outputs and second in outputs:
                 pair = judged((first, second), outputs)
-                if (
-                    pair.status in _DIFFERENCES
-                    and not pair.layer
-                    and localizer.mixes(pair, outputs)
-                ):
-                    single = {name: localizer.singly(name) for name in pair.backends}
+                sought = pair.status in _DIFFERENCES and not pair.layer
+                if sought and (single := localizer.singly(pair, outputs)):
                     pair = judged((first, second), single)
                     pair = replace(pair, reason=f"{pair.reason}; {_MIXES}")
             else:
