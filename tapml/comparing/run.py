@@ -76,7 +76,7 @@ def compare(
         and a script that shows it on both backends.
     code
         A Python file that defines the classes of a ``.keras`` file that are not Keras's own. It is
-        run in the backends' processes.
+        run in the backends' processes, and may import files beside it.
     pool
         A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
         import the backends' libraries once. Default: one for this call.
