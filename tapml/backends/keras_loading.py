@@ -14,7 +14,10 @@ from typing import Any, Final
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 CODE: Final = "TAPML_MODEL_CODE"
-"""The environment variable with the user's Python file that defines the model's own classes."""
+"""The environment variable with the user's Python file that defines the model's own classes.
+
+It may import files beside it.
+"""
 _MODULE: Final = "tapml_model_code"
 _MESSAGE_CHARACTERS: Final = 200
 
@@ -65,13 +68,16 @@ def _defined_in(file: Path) -> dict[str, Any]:
         raise InputError(f"{file} is no Python file")
     module = module_from_spec(spec)
     sys.modules[_MODULE] = module
-    sys.path.insert(0, str(file.parent))
+    beside = str(file.parent)
+    sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(str(file.parent))
+        # Last, for what a function imports when it is called.
+        sys.path.remove(beside)
+        sys.path.append(beside)
     return {name: each for name, each in vars(module).items()
             if inspect.isclass(each) or inspect.isfunction(each)}  # fmt: skip
 

@@ -53,23 +53,50 @@ def in_steps(
     count = instances(inputs)
     if step is None or step == count:
         return list(run(inputs))
-    found: list[list[Array]] = []
-    for start in range(0, count, step):
-        places = np.minimum(np.arange(start, start + step), count - 1)
-        found.append(list(run(taken(inputs, places))))
-    return [_joined(each, step, count) for each in zip(*found, strict=True)]
+    places = [
+        np.minimum(np.arange(start, start + step), count - 1) for start in range(0, count, step)
+    ]
+    found = [list(run(taken(inputs, each))) for each in places]
+    return [_joined(each, inputs, places) for each in zip(*found, strict=True)]
 
 
-def _joined(calls: Sequence[Array], step: int, count: int) -> Array:
-    """An output of all calls: instances, a constant, or as many rows as each call makes."""
+def _joined(calls: Sequence[Array], inputs: Mapping[str, Array], places: Sequence[Array]) -> Array:
+    """An output of all calls: rows of each instance, a constant, or what rows each call makes.
+
+    Parameters
+    ----------
+    calls
+        The output of each call.
+    inputs
+        All instances.
+    places
+        The instances that each call took.
+    """
+    step, count = len(places[0]), instances(inputs)
     shapes = {each.shape for each in calls}
-    if shapes in ({()}, {(step, *calls[0].shape[1:])}):
-        return np.concatenate([np.atleast_1d(each) for each in calls])[:count]
-    if all(np.array_equal(each, calls[0], equal_nan=each.dtype.kind == "f") for each in calls):
-        return calls[0]
+    if shapes == {()}:
+        return np.array(calls)[:count]
     if len({each[1:] for each in shapes}) > 1:
         raise UnsupportedOperatorError(
             f"an output of {step} instances has the shapes {', '.join(map(str, sorted(shapes)))}: "
             "they cannot be run a few at a time"
         )
-    return np.concatenate(calls)
+    rows, left = divmod(calls[0].shape[0], step)
+    by_instance = len(shapes) == 1 and not left
+    # One row of each instance is the usual. Several may as well be a constant, such as anchors,
+    # which calls on the same values do not tell from them.
+    if not (by_instance and (rows == 1 or _take_the_same(inputs, places))) and all(
+        np.array_equal(each, calls[0], equal_nan=each.dtype.kind == "f") for each in calls
+    ):
+        return calls[0]
+    return np.concatenate(calls)[: rows * count if by_instance else None]
+
+
+def _take_the_same(inputs: Mapping[str, Array], places: Sequence[Array]) -> bool:
+    """Whether all calls take the same values."""
+    return all(
+        np.array_equal(each[some], each[places[0]])
+        for each in inputs.values()
+        if each.ndim
+        for some in places
+    )

@@ -13,11 +13,12 @@ from tapml.backends.keras_loading import CODE
 from tapml.backends.runner import Array, Node
 from tapml.comparing.processes import BackendFailedError, BackendProcess
 from tapml.durable.files import replace_folder
+from tapml.isolate.imported_files import imported_beside
 from tapml_targets.errors import InputError
 
 SCRIPT: Final = "show.py"
-OWN_CODE: Final = "classes.py"
-"""The copy of the user's file that defines classes of the model."""
+OWN_CODE: Final = "classes"
+"""The folder with copies of the user's file that defines classes, and of what it imports there."""
 LAYERS: Final = "layers"
 """The folder of the layers, beside a result."""
 _TEXT: Final = '''\
@@ -80,13 +81,15 @@ def write_script(
 ) -> None:
     """Write ``data.npz`` and ``show.py`` beside a model that lies in the folder.
 
-    `code` defines classes of the model, and is copied.
+    `code` defines classes of the model; it is copied with the files that it imports beside it.
     """
     np.savez(folder / "data.npz", **arrays)
     own = ""
     if code is not None:
-        (folder / OWN_CODE).write_bytes(code.read_bytes())
-        own = f", code=here / {OWN_CODE!r}"
+        for name, each in {code.name: code, **imported_beside(code)}.items():
+            (folder / OWN_CODE / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / OWN_CODE / name).write_bytes(each.read_bytes())
+        own = f", code=here / {f'{OWN_CODE}/{code.name}'!r}"
     text = _TEXT.format(title=title, backends=list(backends), name=model, code=own)
     (folder / SCRIPT).write_text(text, encoding="utf-8")
 

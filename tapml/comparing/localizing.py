@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,9 @@ from tapml.comparing.localization import (
 )
 from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
 from tapml.comparing.result import PairResult
-from tapml_targets.errors import InputError
+from tapml.comparing.texts import read_tokens
+from tapml.comparing.tokens import without_padding
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _MOST_REPLAYS: Final = 64
 _DRAWING: Final = ("Bernoulli", "Multinomial")
@@ -150,33 +152,56 @@ class Localizer:
         start = max(0, min(worst - 1, count - _BATCH))
         return tuple(range(start, min(count, start + _BATCH)))
 
-    def mixes(self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]) -> bool:
-        """Whether a backend, layer by layer, makes something else of an instance among others.
+    def singly(
+        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]
+    ) -> dict[str, dict[str, Array]] | None:
+        """The outputs of an instance a call, where that there are several in one may explain it.
 
-        Such a model, as one that quantizes by the largest value of a batch, gives other outputs to
-        a backend that takes an instance a call.
+        A model that makes something else of an instance among others, as one that quantizes by the
+        largest value of a batch, gives other outputs to a backend that takes an instance a call.
+
+        Returns
+        -------
+        dict or None
+            By backend; None unless both make something else of an instance among others, layer by
+            layer, and the outputs of one are those of an instance a call.
         """
-        worst = pair.worst or 0
         if any(name not in self._processes for name in pair.backends):
-            return False
+            return None
         try:
-            rows = self._together(pair.backends[0], worst)
-            if not rows:
-                return False
-            states = {
-                name: (self._states(name, (worst,))[0], self._states(name, rows)[0])
-                for name in pair.backends
-            }
-        except BackendFailedError:
-            return False
-        return any(
-            _is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
-            for name, (alone, among) in states.items()
-            for output in outputs[name]
+            rows = self._together(pair.backends[0], pair.worst or 0)
+            if not rows or not all(
+                self._mixes(name, pair, outputs[name], rows) for name in pair.backends
+            ):
+                return None
+            single = {name: self._single_outputs(name) for name in pair.backends}
+        except (BackendFailedError, UnsupportedOperatorError):
+            return None
+        explained = any(
+            not is_beyond_rounding(list(each.values()), list(outputs[name].values()))
+            for name, each in single.items()
         )
+        return single if explained else None
 
-    def singly(self, name: str) -> dict[str, Array]:
-        """The outputs of a backend that is given an instance a call."""
+    def _mixes(self, name: str, pair: PairResult, outputs: Iterable[str], rows: _Rows) -> bool:
+        """Whether a backend, layer by layer, makes something else of an instance among others."""
+        worst = pair.worst or 0
+        alone, among = self._states(name, (worst,))[0], self._states(name, rows)[0]
+        if any(
+            _is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
+            for output in outputs
+        ):
+            return True
+        # Where it takes an instance a call layer by layer too, a layer alone is given all at once.
+        first, second = (self._states(each, rows)[0] for each in pair.backends)
+        graph = deviations(self._processes[pair.backends[0]].nodes, first, second)
+        for node in (each.node for each in replay_order(tuple(graph), _MOST_REPLAYS)):
+            made = self._alone(name, node, name, rows)
+            if made is not None and is_beyond_rounding(among.get(node.name, made), made):
+                return True
+        return False
+
+    def _single_outputs(self, name: str) -> dict[str, Array]:
         if name not in self._single:
             names: list[str] = []
 
@@ -186,7 +211,11 @@ class Localizer:
                 return list(found.values())
 
             values = in_steps(run, self._inputs, 1)
-            self._single[name] = dict(zip(names, values, strict=True))
+            _, mask = read_tokens(self._data.arrays)
+            self._single[name] = {
+                output: without_padding(each, mask)
+                for output, each in zip(names, values, strict=True)
+            }
         return self._single[name]
 
     def failed(self, backends: tuple[str, str]) -> PairResult:

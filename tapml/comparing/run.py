@@ -76,7 +76,7 @@ def compare(
         and a script that shows it on both backends.
     code
         A Python file that defines the classes of a ``.keras`` file that are not Keras's own. It is
-        run in the backends' processes.
+        run in the backends' processes, and may import files beside it.
     pool
         A pool of :data:`tapml.backends.child.JOBS`, for many models in a row: its servers then
         import the backends' libraries once. Default: one for this call.
@@ -188,12 +188,8 @@ def _compared(
         with phases.phase(f"{first} and {second}") as phase:
             if first in outputs and second in outputs:
                 pair = judged((first, second), outputs)
-                if (
-                    pair.status in _DIFFERENCES
-                    and not pair.layer
-                    and localizer.mixes(pair, outputs)
-                ):
-                    single = {name: localizer.singly(name) for name in pair.backends}
+                sought = pair.status in _DIFFERENCES and not pair.layer
+                if sought and (single := localizer.singly(pair, outputs)):
                     pair = judged((first, second), single)
                     pair = replace(pair, reason=f"{pair.reason}; {_MIXES}")
             else:

@@ -26,6 +26,7 @@ from tapml.backends.runner import MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array, In
 from tapml.comparing.data import Data
 from tapml.comparing.processes import Failure
 from tapml.durable.files import write_bytes
+from tapml.isolate.imported_files import imported_beside
 from tapml_targets.errors import InputError
 
 _RUNS: Final = "runs"
@@ -189,7 +190,7 @@ def machine_name() -> str:
 def hash_model(model: Path, code: Path | None = None) -> str:
     """The hash of a model's file, with those of its weights beside it, or of its folder's files.
 
-    `code` is the file that defines classes of the model.
+    `code` is the file that defines classes of the model; what it imports from its folder counts.
     """
     # By what follows the model's own name, so that it may be called otherwise elsewhere.
     files = (
@@ -204,6 +205,7 @@ def hash_model(model: Path, code: Path | None = None) -> str:
     files |= {f"/{each.name}": each for each in _weights_elsewhere(model)}
     if code is not None:
         files[" code"] = code
+        files |= {f" code/{name}": each for name, each in imported_beside(code).items()}
     whole = hashlib.sha256()
     for name, each in sorted(files.items()):
         with each.open("rb") as file:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tapml.distributed.job_file import MODULE, Job
+from tapml.isolate.imported_files import imported_beside
 from tapml_targets.errors import InputError
 
 # A job whose imports take longer has them preloaded: every rank of every run would wait for them.
@@ -58,40 +57,6 @@ def sources(job: Job, before: set[str]) -> dict[str, str]:
         name: hashlib.sha256(origin.read_bytes()).hexdigest()
         for name, origin in sorted(found.items())
     }
-
-
-def imported_beside(path: Path) -> dict[str, Path]:
-    """The files beside a Python file that its import statements name, wherever they stand."""
-    found: dict[str, Path] = {}
-    waiting = [path]
-    while waiting:
-        try:
-            tree = ast.parse(waiting.pop().read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue  # What cannot be read cannot be imported, and says so then.
-        for name in _imported(tree):
-            for origin in _files_of(path.parent, name):
-                if origin not in found.values() and origin.is_file():
-                    found[str(origin.relative_to(path.parent))] = origin
-                    waiting.append(origin)
-    return found
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-
-
-def _files_of(folder: Path, name: str) -> Iterator[Path]:
-    """Where a module and the packages around it would lie."""
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
-        place = folder.joinpath(*parts[:count])
-        yield from (place.with_suffix(".py"), place / "__init__.py")
 
 
 def constant(job: Job, name: str, given: int | None, default: int) -> int:

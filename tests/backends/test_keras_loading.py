@@ -23,7 +23,8 @@ import keras
 
 class Scale(keras.layers.Layer):
     def call(self, x):
-        return 3 * x
+        from tripled_beside import tripled
+        return tripled(x)
 
 class Plain(keras.Model):
     def __init__(self, **named):
@@ -60,6 +61,7 @@ def load_all(folder: str) -> dict[str, Any]:
 
     file = Path(folder) / "classes.py"
     file.write_text(CLASSES, encoding="utf-8")
+    file.with_name("tripled_beside.py").write_text("def tripled(x):\n    return 3 * x\n")
     os.environ[CODE] = str(file)
     image = keras.Input((4,), name="image")
     keras.Model(image, keras.layers.Activation("relu")(image)).save(Path(folder) / "none.keras")

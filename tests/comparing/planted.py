@@ -14,6 +14,7 @@ DESCRIPTION = Description(
     variants={each: "" for each in (
         "epsilon", "crash", "hang", "error", "error-again", "nan", "noise", "shape", "killed",
         "memory", "unsupported", "narrow", "rows", "steps",
+        "single", "fused", "together",
     )},
 )
 """
@@ -59,18 +60,40 @@ RELUS = {
 }
 
 
-def in_single_steps(runner):
-    whole = runner.run
+def in_single_steps(runner, names):
+    run = runner.run
     runner.run = lambda inputs: dict(zip(
         runner._graph.outputs,
-        in_steps(lambda step: list(whole(step).values()), inputs, 1),
+        in_steps(lambda step: list(run(step).values()), inputs, 1),
     ))
+    hidden, nodes = runner.hidden, [each.name for each in runner.nodes()]
+    if names == "single":
+        runner.hidden = lambda inputs: dict(zip(nodes, map(list, zip(
+            in_steps(lambda step: [hidden(step)[each][0] for each in nodes], inputs, 1)
+        ))))
+    return runner
+
+
+def wrong(runner, kind):
+    # As a fault of fused layers is: each of them alone is right.
+    def doubled(values):
+        return 2 * values if kind == "fused" else np.concatenate([values[:1], 2 * values[1:]])
+
+    run, hidden = runner.run, runner.hidden
+    runner.run = lambda inputs: {name: doubled(each) for name, each in run(inputs).items()}
+    if kind == "together":
+        runner.hidden = lambda inputs: {
+            name: [doubled(each[0])] if name == runner.nodes()[-1].name else each
+            for name, each in hidden(inputs).items()
+        }
     return runner
 
 
 def load(model, variant):
-    if variant == "steps":
-        return in_single_steps(load_reference(model, ""))
+    if variant in ("steps", "single"):
+        return in_single_steps(load_reference(model, ""), variant)
+    if variant in ("fused", "together"):
+        return wrong(load_reference(model, ""), variant)
     if variant == "epsilon":
         op_batch_normalization.BatchNormalization_14._run = epsilon
     else:

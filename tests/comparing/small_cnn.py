@@ -90,16 +90,21 @@ def make_images(count: int = 32) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def write_mixing(folder: Path) -> Path:
-    """Write ``mixing.onnx``: rows [n, 3] over the largest value of all."""
+def write_mixing(folder: Path, *, places: bool = False) -> Path:
+    """Write ``mixing.onnx``: rows [n, 3] over the largest value of all.
+
+    `places`: also where they are not zero, as many as there are.
+    """
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Div", ["x", "largest"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])]
+    if places:
+        nodes.append(helper.make_node("NonZero", ["x"], ["places"]))
+        outputs.append(helper.make_tensor_value_info("places", TensorProto.INT64, [2, "found"]))
     graph = helper.make_graph(
-        [
-            helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
-            helper.make_node("Div", ["x", "largest"], ["y"]),
-        ],
-        "mixing",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+        nodes, "mixing", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])], outputs
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     path = folder / "mixing.onnx"

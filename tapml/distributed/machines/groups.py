@@ -19,7 +19,6 @@ from typing import Any, Final
 import msgspec
 
 from tapml.distributed.cluster import RESOURCE, client_of, workers_of
-from tapml.distributed.job_sources import imported_beside
 from tapml.distributed.machines.part import (
     VERSIONS,
     choose_store,
@@ -31,6 +30,7 @@ from tapml.distributed.machines.part import (
 from tapml.isolate.death import GroupDiedError, GroupReport
 from tapml.isolate.endpoints import to_error
 from tapml.isolate.environment import Environment
+from tapml.isolate.imported_files import imported_beside
 from tapml.isolate.pool import Pool
 from tapml_targets.errors import SetupError, TapmlError
 from tapml_targets.installed import package_version

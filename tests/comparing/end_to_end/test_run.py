@@ -138,12 +138,37 @@ def test_a_layer_that_is_right_about_one_instance_and_wrong_about_several_is_nam
     assert (pair.status, pair.layer, pair.blamed) == ("inconsistent", "relu1", "planted:rows")
 
 
+ROWS = {"x": np.arange(12, dtype=np.float32).reshape(4, 3)}
+
+
 @pytest.mark.usefixtures("planted")
-def test_a_model_that_mixes_instances_is_judged_an_instance_at_a_time(tmp_path: Path) -> None:
-    data = {"x": np.arange(12, dtype=np.float32).reshape(4, 3)}
-    names = ["onnx-reference", "planted:steps"]
-    (pair,) = tapml.compare(write_mixing(tmp_path), names, data).pairs
+@pytest.mark.parametrize("kind", ["steps", "single"])
+def test_a_model_that_mixes_instances_is_judged_an_instance_at_a_time(
+    tmp_path: Path, kind: str
+) -> None:
+    names = ["onnx-reference", f"planted:{kind}"]
+    (pair,) = tapml.compare(write_mixing(tmp_path), names, ROWS).pairs
     assert pair.status == "agree" and "an instance at a time" in pair.reason
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_backend_that_alone_is_wrong_about_several_instances_is_no_model_that_mixes(
+    cnn: Path,
+) -> None:
+    (pair,) = tapml.compare(cnn, ["onnx-reference", "planted:together"], make_images(4)).pairs
+    assert (pair.status, pair.layer, pair.blamed) == ("inconsistent", "", "planted:together")
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_fault_of_fused_layers_is_told_by_the_run_layer_by_layer(
+    cnn: Path, tmp_path: Path, mixes: bool
+) -> None:
+    # Where instances mix, their single runs do not fit one another: each finds other places.
+    model, data = (write_mixing(tmp_path, places=True), ROWS) if mixes else (cnn, make_images(4))
+    (pair,) = tapml.compare(model, ["onnx-reference", "planted:fused"], data).pairs
+    assert (pair.status, pair.layer, pair.blamed) == ("inconsistent", "", "planted:fused")
+    assert "planted:fused compiled differs from planted:fused layer by layer" in pair.reason
 
 
 @pytest.mark.usefixtures("planted")
