@@ -17,7 +17,6 @@ from torch.export.graph_signature import InputKind, OutputKind
 from tapml.importing.complex_pairs import real_pairs
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
-from tapml.importing.written_out import are_written_out
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
@@ -112,8 +111,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
             )
     with _exporting(description.name):
         program = description.program or _export(description)
-        written_out = are_written_out(program.graph)
-        program = decompose(program)
+        program, written = decompose(program)
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
@@ -135,7 +133,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     described = replace(description, example_inputs=shapes)
     symbols = _symbols(program, description)
     return ExportedEntry(
-        described, program, origins, parameters, names, symbols, written_out=written_out
+        described, program, origins, parameters, names, symbols, written_out=bool(written)
     )
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing import fourier
@@ -22,9 +22,31 @@ _aten: Final = torch.ops.aten
 _SUM, _MEAN = 0, 1
 
 
+def decompositions(written: set[Any]) -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own decompositions of an exported program, and these.
+
+    An operation is added to `written` when one of these is used for it. The program itself does not
+    tell: it has functions that call them, also in place (``scatter_add_``, ``fft_rfft``).
+    """
+    theirs, ours = _decompositions()
+    return theirs | {
+        operation: _noting(each, operation, written) for operation, each in ours.items()
+    }
+
+
+def _noting(write: Callable[..., Any], operation: Any, written: set[Any]) -> Callable[..., Any]:
+    def noted(*arguments: Any, **options: Any) -> Any:
+        result = write(*arguments, **options)
+        if result is not NotImplemented:
+            written.add(operation)
+        return result
+
+    return noted
+
+
 @cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own decompositions of an exported program, and these."""
+def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
+    """PyTorch's, and those for what TVM has no right converter for."""
     from torch._decomp import decomposition_table
     from torch.export import default_decompositions
 
@@ -43,28 +65,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten._fft_c2r.default: fourier.back_to_real,
     }
     known = (_aten.grid_sampler_2d.default, _aten.affine_grid_generator.default)
-    return {
-        **default_decompositions().materialize(),
-        **{operation: decomposition_table[operation] for operation in known},
-        **own,
-    }
-
-
-def are_written_out(graph: fx.Graph) -> bool:
-    """Whether an exported graph, before it is decomposed, has any of these operations."""
-    return any(getattr(node.target, "overloadpacket", None) in _PACKETS for node in graph.nodes)
-
-
-# An exported program has some of them by the names of those that call them.
-_PACKETS: Final = frozenset(
-    {
-        _aten.scatter_add, _aten.scatter_reduce, _aten.index_add, _aten.index_put,
-        _aten.index_put_, _aten.col2im, _aten.cdist, _aten.unfold, _aten.masked_scatter,
-        _aten._cdist_forward, _aten.embedding_bag, _aten._embedding_bag,
-        _aten._embedding_bag_forward_only, _aten.grid_sampler, _aten.grid_sampler_2d,
-        _aten.affine_grid_generator, _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
-    }
-)  # fmt: skip
+    theirs: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
+    return theirs, {operation: decomposition_table[operation] for operation in known} | own
 
 
 def _scatter_add(operand: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:

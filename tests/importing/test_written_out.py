@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.importer import import_module
-from tests.importing.modules import root_module
+from tests.importing.modules import Apply, root_module
 
 
 class Scattered(nn.Module):
@@ -66,11 +67,12 @@ class Turned(nn.Module):
 
 
 class Apart(nn.Module):
-    """Distances of rows in several norms."""
+    """Distances of rows in several norms, and in float64."""
 
     def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """Rows ``[2, 4, 3]`` and ``[2, 5, 3]``."""
-        return tuple(torch.cdist(one, other, p) for p in (1.0, 2.0, 3.0))
+        found = [torch.cdist(one, other, p) for p in (1.0, 2.0, 3.0)]
+        return *found, torch.cdist(one.double(), other.double(), 3.0)
 
 
 class Bags(nn.Module):
@@ -130,6 +132,23 @@ SHORT = ("scattered", "sampled", "apart", "bags")
 @pytest.mark.parametrize("case", SHORT)
 def test_they_are_pytorchs(case: str) -> None:
     check(case)
+
+
+ROWS = torch.arange(12.0).reshape(4, 3)
+PLACES = torch.tensor([2, 0, 2, 1])
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "in place": (lambda rows: (rows * 2).scatter_add_(0, PLACES[:, None].expand(4, 3), rows), True),
+    "in place, of a copy": (lambda rows: rows.clone().index_add_(0, PLACES, rows), True),
+    "real waves": (lambda rows: torch.fft.rfft(rows).abs(), True),
+    "put by masks, which TVM has": (lambda rows: rows.masked_fill(rows > 3, 0.5), False),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_them_is_noticed(form: str) -> None:
+    function, expected = FORMS[form]
+    description = EntryDescription("main", Apply(function), (ROWS,), ("rows",))
+    assert export_entry(description).written_out is expected
 
 
 def check(case: str) -> None:
