@@ -18,7 +18,7 @@ from tapml.importing.complex_pairs import real_pairs
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
 from tapml.plan.graph_plan import Origin
-from tapml_targets.errors import InputError, UnsupportedOperatorError
+from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorError
 
 _PARAMETER_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 # Of extents that an assertion is tried for.
@@ -198,6 +198,8 @@ def _exporting(name: str) -> Iterator[None]:
     with torch.no_grad(), _quiet():
         try:
             yield
+        except TapmlError:
+            raise
         except Exception as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
             raise InputError(

@@ -7,6 +7,7 @@ one order, on every platform.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Literal
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing import fourier
+from tapml.importing.written_terms import refuse_many
 
 _Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
 _aten: Final = torch.ops.aten
@@ -105,13 +107,13 @@ def _scatter_reduce(
     for axis, extent in enumerate(index.shape):
         source = source.narrow(axis, 0, extent)
     places = torch.arange(operand.shape[dim], dtype=index.dtype, device=index.device)
+    refuse_many(f"scatter_reduce ({reduce})", operand.shape[dim], *index.shape)
     hit = index.unsqueeze(dim) == places.reshape(-1, *[1] * (operand.dim() - dim))
     if reduce in ("amax", "amin"):
-        neutral = _bound(operand.dtype, reduce == "amin")
+        given = _extreme(source.unsqueeze(dim), hit, dim + 1, reduce == "amax")
     else:
-        neutral = float(reduce == "prod")
-    rows = torch.where(hit, source.unsqueeze(dim), torch.full((), neutral, dtype=source.dtype))
-    given = _REDUCED[reduce](rows, dim + 1)
+        neutral = torch.full((), float(reduce == "prod"), dtype=source.dtype)
+        given = _REDUCED[reduce](torch.where(hit, source.unsqueeze(dim), neutral), dim + 1)
     count = hit.sum(dim + 1)
     given, count = (_padded(each, operand, dim) for each in (given, count))
     if reduce in ("sum", "mean") and include_self:
@@ -136,14 +138,25 @@ _REDUCED: Final[dict[str, Callable[[Tensor, int], Tensor]]] = {
     "sum": lambda rows, axis: rows.sum(axis, dtype=rows.dtype),
     "mean": lambda rows, axis: rows.sum(axis, dtype=rows.dtype),
     "prod": lambda rows, axis: rows.prod(axis, dtype=rows.dtype),
-    "amax": torch.amax,
-    "amin": torch.amin,
 }
 
 
-def _bound(dtype: torch.dtype, largest: bool) -> float:
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    return limits.max if largest else limits.min
+def _extreme(rows: Tensor, chosen: Tensor, axis: int, largest: bool) -> Tensor:
+    """The largest or the smallest of the rows that are chosen.
+
+    A kernel begins with a finite number, so an infinite result is put in behind it.
+    """
+    reduce = torch.amax if largest else torch.amin
+    floating = rows.dtype.is_floating_point
+    limits = torch.finfo(rows.dtype) if floating else torch.iinfo(rows.dtype)
+    farthest = torch.full((), limits.min if largest else limits.max, dtype=rows.dtype)
+    if not floating:
+        return reduce(torch.where(chosen, rows, farthest), axis)
+    beyond = -math.inf if largest else math.inf
+    chosen = chosen & (rows != beyond)
+    found = reduce(torch.where(chosen, rows, farthest), axis)
+    infinite = torch.full((), beyond, dtype=rows.dtype)
+    return torch.where(chosen.sum(axis) > 0, found, infinite)
 
 
 def _padded(rows: Tensor, operand: Tensor, dim: int) -> Tensor:
@@ -182,6 +195,7 @@ def _embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums, means or largest values of the rows of each bag; `offsets` begin the bags."""
     starts = offsets[:-1] if include_last_offset else offsets
+    refuse_many("embedding_bag", starts.shape[0], index.shape[0], table.shape[1])
     places = torch.arange(index.shape[0], dtype=offsets.dtype, device=offsets.device)
     # Bags that begin at or before a place, but one.
     bag = (starts.unsqueeze(1) <= places.unsqueeze(0)).sum(0) - 1
@@ -198,8 +212,7 @@ def _embedding_bag(
         if mode == _MEAN:
             found = found / torch.clamp(count, min=1).to(table.dtype).unsqueeze(-1)
     else:
-        least = torch.full((), torch.finfo(table.dtype).min, dtype=table.dtype)
-        found = torch.where(inside.unsqueeze(-1), rows.unsqueeze(0), least).amax(1)
+        found = _extreme(rows.unsqueeze(0), inside.unsqueeze(-1), 1, True)
         found = torch.where(count.unsqueeze(-1) > 0, found, torch.zeros_like(found))
     # Training alone reads the others.
     return found, bag, count, count
@@ -239,6 +252,7 @@ def _index_put(
     hit = index[None] == torch.arange(count, dtype=index.dtype)[:, None]
     ones = [1] * len(others)
     if accumulate:
+        refuse_many("index_put (accumulate)", count, index.shape[0], *others)
         zero = torch.zeros((), dtype=operand.dtype)
         added = torch.where(hit.reshape(count, -1, *ones), rows[None], zero)
         flat = flat + added.sum(1, dtype=operand.dtype)

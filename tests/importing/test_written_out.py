@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.importer import import_module
+from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import Apply, root_module
 
 
@@ -149,6 +151,42 @@ def test_each_form_of_them_is_noticed(form: str) -> None:
     function, expected = FORMS[form]
     description = EntryDescription("main", Apply(function), (ROWS,), ("rows",))
     assert export_entry(description).written_out is expected
+
+
+class Infinite(nn.Module):
+    """Largest values of masked scores, as a graph's attention has them."""
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, ...]:
+        """Scores ``[4, 3]``."""
+        to, none = PLACES[:, None].expand(4, 3), torch.full((4, 3), -math.inf)
+        offsets = torch.tensor([0, 2])
+        return (
+            none.scatter_reduce(0, to, scores, "amax"),
+            torch.zeros(4, 3).scatter_reduce(0, to, -scores, "amin", include_self=False),
+            functional.embedding_bag(PLACES, scores, offsets, mode="max"),
+        )
+
+
+def test_what_is_infinite_stays_so() -> None:
+    scores = ROWS.index_fill(0, torch.tensor([0, 2]), -math.inf)
+    scores[3, 1] = -math.inf
+    imported = import_module(Infinite(), (scores,))
+    report = root_module(imported, [scores.numpy()])
+    assert all(each.ratio <= 1 for each in report.compared)
+
+
+BEYOND: dict[str, Callable[[Tensor], Tensor]] = {
+    "scatter_reduce": lambda rows: rows.scatter_add(0, torch.zeros(30000, 1).long(), rows),
+    "a Fourier transform": lambda rows: torch.fft.rfft(rows[:, 0]).abs(),
+}
+
+
+@pytest.mark.parametrize("operation", BEYOND)
+def test_too_many_terms_are_refused_by_name(operation: str) -> None:
+    rows = torch.zeros(40000, 1)
+    description = EntryDescription("main", Apply(BEYOND[operation]), (rows,), ("rows",))
+    with pytest.raises(UnsupportedOperatorError, match=f"{operation}.* is written out as .* x "):
+        export_entry(description)
 
 
 def check(case: str) -> None:
