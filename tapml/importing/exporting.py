@@ -116,7 +116,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
     _fill_with_infinity(program.graph_module)
-    _leave_out_assertions(program.graph_module)
+    _leave_out_assertions(program.graph_module, description.name)
     _leave_out_empty(program.graph_module)
     real_pairs(program.graph_module)
     origins = origins_of(program.graph.nodes, description.prefix)
@@ -259,13 +259,21 @@ def _fill_with_infinity(module: torch.fx.GraphModule) -> None:
             node.args = (node.args[0], 1.0)
 
 
-def _leave_out_assertions(module: torch.fx.GraphModule) -> None:
-    """Ask nothing of values, as the indices of ``one_hot``: a kernel cannot raise."""
+def _leave_out_assertions(module: torch.fx.GraphModule, entry: str) -> None:
+    """Ask nothing of values, as the indices of ``one_hot``: a kernel cannot raise.
+
+    What is asked of extents has to hold for each of them.
+    """
     for node in list(module.graph.nodes):
         if getattr(node.target, "overloadpacket", None) is torch.ops.aten._assert_async:
             module.graph.erase_node(node)
-    # They were tried for every extent (_export).
     for node in _assertions_of_lengths(module):
+        if not _always_holds(node):
+            asked = node.args[0].meta["val"].node.expr  # type: ignore[union-attr]
+            raise UnsupportedOperatorError(
+                f"the program of {entry!r} asserts {asked}, which is not known to hold for each "
+                "extent of its inputs: export it with fixed extents, or without the assertion"
+            )
         module.graph.erase_node(node)
 
 
