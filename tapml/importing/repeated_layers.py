@@ -21,6 +21,8 @@ from torch.export.graph_signature import ExportGraphSignature
 from tapml.importing.written_out import decompositions
 
 _NUMBERED: Final = re.compile(r"^(?:[^.]*\.)*?\d+(?:@\d+)?(?=\.|$)")
+# Of a module that is called again.
+_CALL: Final = re.compile(r"@\d+")
 _NUMBER: Final = re.compile(r"_\d+$")
 # Fewer nodes are decomposed faster than compared.
 _FEWEST_NODES: Final = 8
@@ -207,12 +209,10 @@ def _differences(first: _Layer, other: _Layer) -> dict[fx.Node, fx.Node] | None:
 
 def _modules_inside(node: fx.Node, layer: _Layer) -> list[tuple[str, Any]]:
     """Paths from a layer to the modules of a node, and their classes: they name it in reports."""
+    own = _CALL.sub("", layer.path)
     stack = (node.meta.get("nn_module_stack") or {}).values()
-    return [
-        (path[len(layer.path) :], kind)
-        for path, kind in stack
-        if f"{path}.".startswith(f"{layer.path}.")
-    ]
+    paths = ((_CALL.sub("", path), kind) for path, kind in stack)
+    return [(path[len(own) :], kind) for path, kind in paths if f"{path}.".startswith(f"{own}.")]
 
 
 _SLICE: Final = ("start", "stop", "step")

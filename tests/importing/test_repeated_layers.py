@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -152,6 +154,16 @@ class Sized(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Rows ``[n, 8]``."""
         return self.layers[0](rows) + self.layers[1](rows + 1)
+
+
+def test_layers_of_other_modules_are_no_kind() -> None:
+    named = [
+        nn.Sequential(OrderedDict((f"{name}{place}", nn.Linear(8, 8)) for place in range(8)))
+        for name in ("one", "one", "other")
+    ]
+    module = nn.Sequential(*named)
+    (kind,) = repeated_layers._kinds(exported(module).graph)
+    assert [layer.path for layer, _ in kind.others] == ["1"]
 
 
 @pytest.mark.parametrize("module", [Joined(), Tied(), Sized()])
