@@ -92,8 +92,8 @@ def _computed(
         parts, *axis = arguments
         rank = node.meta["val"].dim()
         dtype = node.meta["val"].dtype
-        both = [pairs.get(each) or _of_real(call, each, dtype) for each in parts]
-        found = call(target, both, _axis(rank, *(axis or [0])))
+        joined = [pairs[each] if each in pairs else _of_real(call, each, dtype) for each in parts]
+        found = call(target, joined, _axis(rank, *(axis or [0])))
     elif target in _PRODUCTS and len(arguments) == 2:
         both = [_is_complex(each) for each in arguments]
         one, other = (pairs.get(each, each) for each in arguments)

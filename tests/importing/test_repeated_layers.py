@@ -153,7 +153,8 @@ class Sized(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Rows ``[n, 8]``."""
-        return self.layers[0](rows) + self.layers[1](rows + 1)
+        found: Tensor = self.layers[0](rows) + self.layers[1](rows + 1)
+        return found
 
 
 def test_layers_of_other_modules_are_no_kind() -> None:
