@@ -71,8 +71,7 @@ def _rewritten(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node | None:
     if any(_is_complex(each) and each not in pairs for each in node.all_input_nodes):
         return None
     if target is _ATEN._to_copy.default and not _is_complex(arguments[0]):
-        real = _as_real(call, arguments[0], node.meta["val"].dtype)
-        return _pair(call, real, call(_ATEN.zeros_like.default, real))
+        return _of_real(call, arguments[0], node.meta["val"].dtype)
     if target in _MOVERS and (_is_complex(node) or target is _ATEN.view_as_real.default):
         first, *rest = arguments
         moved = _MOVERS[target](call, pairs[first], first.meta["val"].dim(), *rest)
@@ -92,7 +91,9 @@ def _computed(
     elif target is _ATEN.cat.default:
         parts, *axis = arguments
         rank = node.meta["val"].dim()
-        found = call(target, [pairs[each] for each in parts], _axis(rank, *(axis or [0])))
+        dtype = node.meta["val"].dtype
+        joined = [pairs[each] if each in pairs else _of_real(call, each, dtype) for each in parts]
+        found = call(target, joined, _axis(rank, *(axis or [0])))
     elif target in _PRODUCTS and len(arguments) == 2:
         both = [_is_complex(each) for each in arguments]
         one, other = (pairs.get(each, each) for each in arguments)
@@ -125,6 +126,11 @@ def _as_real(call: Call, pair: fx.Node, dtype: torch.dtype) -> fx.Node:
     if pair.meta["val"].dtype == real:
         return pair
     return call(_ATEN._to_copy.default, pair, dtype=real)
+
+
+def _of_real(call: Call, value: fx.Node, dtype: torch.dtype) -> fx.Node:
+    real = _as_real(call, value, dtype)
+    return _pair(call, real, call(_ATEN.zeros_like.default, real))
 
 
 def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:

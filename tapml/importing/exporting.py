@@ -18,9 +18,8 @@ from tapml.importing.complex_pairs import real_pairs
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
-from tapml.importing.written_out import are_written_out
 from tapml.plan.graph_plan import Origin
-from tapml_targets.errors import InputError, UnsupportedOperatorError
+from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorError
 
 _PARAMETER_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 # Of extents that an assertion is tried for.
@@ -113,14 +112,13 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
             )
     with _exporting(description.name):
         program = description.program or _export(description)
-        written_out = are_written_out(program.graph)
-        program = decompose(program)
-        written_out |= resample_by_constants(program)
+        program, written = decompose(program)
+        resampled = resample_by_constants(program)
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
     _fill_with_infinity(program.graph_module)
-    _leave_out_assertions(program.graph_module)
+    _leave_out_assertions(program.graph_module, description.name)
     _leave_out_empty(program.graph_module)
     real_pairs(program.graph_module)
     origins = origins_of(program.graph.nodes, description.prefix)
@@ -137,7 +135,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     described = replace(description, example_inputs=shapes)
     symbols = _symbols(program, description)
     return ExportedEntry(
-        described, program, origins, parameters, names, symbols, written_out=written_out
+        described, program, origins, parameters, names, symbols, bool(written) or resampled
     )
 
 
@@ -202,6 +200,8 @@ def _exporting(name: str) -> Iterator[None]:
     with torch.no_grad(), _quiet():
         try:
             yield
+        except TapmlError:
+            raise
         except Exception as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
             raise InputError(
@@ -261,13 +261,21 @@ def _fill_with_infinity(module: torch.fx.GraphModule) -> None:
             node.args = (node.args[0], 1.0)
 
 
-def _leave_out_assertions(module: torch.fx.GraphModule) -> None:
-    """Ask nothing of values, as the indices of ``one_hot``: a kernel cannot raise."""
+def _leave_out_assertions(module: torch.fx.GraphModule, entry: str) -> None:
+    """Ask nothing of values, as the indices of ``one_hot``: a kernel cannot raise.
+
+    What is asked of extents has to hold for each of them.
+    """
     for node in list(module.graph.nodes):
         if getattr(node.target, "overloadpacket", None) is torch.ops.aten._assert_async:
             module.graph.erase_node(node)
-    # They were tried for every extent (_export).
     for node in _assertions_of_lengths(module):
+        if not _always_holds(node):
+            asked = node.args[0].meta["val"].node.expr  # type: ignore[union-attr]
+            raise UnsupportedOperatorError(
+                f"the program of {entry!r} asserts {asked}, which is not known to hold for each "
+                "extent of its inputs: export it with fixed extents, or without the assertion"
+            )
         module.graph.erase_node(node)
 
 

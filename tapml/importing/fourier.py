@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from tapml.importing.written_terms import refuse_many
+
 
 def transformed(value: Tensor, dims: list[int], normalization: int, forward: bool) -> Tensor:
     """A discrete Fourier transform, as products with cosines and sines."""
@@ -67,6 +69,7 @@ def _turned(real: Tensor, imaginary: Tensor, dim: int, forward: bool) -> tuple[T
 
 def _waves(like: Tensor, extent: int, count: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines ``[extent, count]`` of whole parts of a turn, so that none is large."""
+    refuse_many("a Fourier transform", extent, count)
     parts = torch.arange(extent)[:, None] * torch.arange(count)[None] % extent
     angles = parts.to(like.dtype) * (2 * math.pi / extent)
     return angles.cos(), angles.sin()

@@ -21,6 +21,8 @@ from torch.export.graph_signature import ExportGraphSignature
 from tapml.importing.written_out import decompositions
 
 _NUMBERED: Final = re.compile(r"^(?:[^.]*\.)*?\d+(?:@\d+)?(?=\.|$)")
+# Of a module that is called again.
+_CALL: Final = re.compile(r"@\d+")
 _NUMBER: Final = re.compile(r"_\d+$")
 # Fewer nodes are decomposed faster than compared.
 _FEWEST_NODES: Final = 8
@@ -95,14 +97,20 @@ _LEAVING: Final = torch.ops.tapml.leaving.default
 _REPEATED: Final = torch.ops.tapml.repeated.default
 
 
-def decompose(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """What ``program.run_decompositions`` gives for our table."""
+def decompose(
+    program: torch.export.ExportedProgram,
+) -> tuple[torch.export.ExportedProgram, set[Any]]:
+    """What ``program.run_decompositions`` gives for our table, and what was written out by it."""
+    written: set[Any] = set()
+    table = decompositions(written)
     kinds = _kinds(program.graph)
-    reduced = _with_graph(program, _reduced(program.graph, kinds)) if kinds else program
-    decomposed: torch.export.ExportedProgram = reduced.run_decompositions(decompositions())
-    if not kinds:
-        return decomposed
-    return _with_graph(decomposed, _restored(decomposed.graph, kinds))
+    if kinds:
+        reduced = _with_graph(program, _reduced(program.graph, kinds)).run_decompositions(table)
+        marks = [node for node in reduced.graph.nodes if node.target is _ENTERING]
+        # What is read for its extents alone has no mark left.
+        if len({number for _, number, _ in (mark.args for mark in marks)}) == len(kinds):
+            return _with_graph(reduced, _restored(reduced.graph, kinds)), written
+    return program.run_decompositions(table), written
 
 
 def _kinds(graph: fx.Graph) -> list[_Kind]:
@@ -120,7 +128,8 @@ def _kinds(graph: fx.Graph) -> list[_Kind]:
                 break
         else:
             kinds.append(_Kind(layer))
-    return [kind for kinds in found.values() for kind in kinds if kind.others]
+    # Layers that read the very same have no marks, and are rare.
+    return [kind for kinds in found.values() for kind in kinds if kind.others and kind.entering]
 
 
 def _writes(node: fx.Node) -> bool:
@@ -148,6 +157,8 @@ def _layers(graph: fx.Graph) -> list[_Layer]:
         if len(nodes) >= _FEWEST_NODES
         and paths.count(path) == 1
         and all(node.op == "call_function" for node in nodes)
+        # Extents that depend on data are each layer's own.
+        and not any(node.meta.get("unbacked_bindings") for node in nodes)
     ]
 
 
@@ -183,6 +194,8 @@ def _differences(first: _Layer, other: _Layer) -> dict[fx.Node, fx.Node] | None:
         return repr(here) == repr(there) if isinstance(here, float) else bool(here == there)
 
     for here, there in inside.items():
+        if _modules_inside(here, first) != _modules_inside(there, other):
+            return None
         if not same(here.args, there.args) or not same(here.kwargs, there.kwargs):
             return None
     pairs = [(here, there) for here, there in outside.items() if here is not there]
@@ -192,6 +205,14 @@ def _differences(first: _Layer, other: _Layer) -> dict[fx.Node, fx.Node] | None:
         return None
     given = (layer.nodes[place] for layer in (first, other) for place in layer.used)
     return outside if all(isinstance(each.meta.get("val"), Tensor) for each in given) else None
+
+
+def _modules_inside(node: fx.Node, layer: _Layer) -> list[tuple[str, Any]]:
+    """Paths from a layer to the modules of a node, and their classes: they name it in reports."""
+    own = _CALL.sub("", layer.path)
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    paths = ((_CALL.sub("", path), kind) for path, kind in stack)
+    return [(path[len(own) :], kind) for path, kind in paths if f"{path}.".startswith(f"{own}.")]
 
 
 _SLICE: Final = ("start", "stop", "step")

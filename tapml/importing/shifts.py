@@ -1,7 +1,7 @@
 """Shifts of integers, which TVM's importer has no converters for.
 
-PyTorch defines shifts by the width of the type and more, and by less than nothing: no bit is left
-of a left shift, and the sign of a right one. C and shading languages define neither.
+PyTorch defines shifts by the width of the type and more, and by less than nothing: no bit is left,
+but the sign of a right shift of a signed number. C and shading languages define neither.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Callable[[fx.Node
         value, amount = importer.retrieve_args(node)
         kind = str(node.meta["val"].dtype).removeprefix("torch.")
         emit = importer.block_builder.emit
-        width = np.iinfo(kind).bits
+        width, signed = np.iinfo(kind).bits, np.iinfo(kind).min < 0
         value = _as(value, kind, emit)
         if isinstance(amount, int):
-            if left and not 0 <= amount < width:
+            if not 0 <= amount < width and (left or not signed):
                 return emit(relax.op.zeros_like(value))
             within = relax.const(amount if 0 <= amount < width else width - 1, kind)
             return emit((relax.op.left_shift if left else relax.op.right_shift)(value, within))
@@ -44,9 +44,11 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Callable[[fx.Node
             )
         )
         within = emit(relax.op.where(inside, amount, most))
-        if not left:
-            return emit(relax.op.right_shift(value, within))
-        return emit(relax.op.where(inside, relax.op.left_shift(value, within), none))
+        shift = relax.op.left_shift if left else relax.op.right_shift
+        shifted = emit(shift(value, within))
+        if signed and not left:
+            return shifted
+        return emit(relax.op.where(inside, shifted, none))
 
     return {
         **{name: lambda node: convert(node, left=True) for name in _LEFT},

@@ -7,24 +7,48 @@ one order, on every platform.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing import fourier, resampling
+from tapml.importing.written_terms import refuse_many
 
 _Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
 _aten: Final = torch.ops.aten
 _SUM, _MEAN = 0, 1
 
 
+def decompositions(written: set[Any]) -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own decompositions of an exported program, and these.
+
+    An operation is added to `written` when one of these is used for it. The program itself does not
+    tell: it has functions that call them, also in place (``scatter_add_``, ``fft_rfft``).
+    """
+    theirs, ours = _decompositions()
+    return theirs | {
+        operation: _noting(each, operation, written) for operation, each in ours.items()
+    }
+
+
+def _noting(write: Callable[..., Any], operation: Any, written: set[Any]) -> Callable[..., Any]:
+    def noted(*arguments: Any, **options: Any) -> Any:
+        result = write(*arguments, **options)
+        if result is not NotImplemented:
+            written.add(operation)
+        return result
+
+    return noted
+
+
 @cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own decompositions of an exported program, and these."""
+def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
+    """PyTorch's, and those for what TVM has no right converter for."""
     from torch._decomp import decomposition_table
     from torch.export import default_decompositions
 
@@ -45,31 +69,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         _aten._fft_c2r.default: fourier.back_to_real,
     }
     known = (_aten.grid_sampler_2d.default, _aten.affine_grid_generator.default)
-    given = default_decompositions().materialize()
-    return {
-        **given,
-        **resampling.kept(given),
-        **{operation: decomposition_table[operation] for operation in known},
-        **own,
-    }
-
-
-def are_written_out(graph: fx.Graph) -> bool:
-    """Whether an exported graph, before it is decomposed, has any of these operations."""
-    return any(getattr(node.target, "overloadpacket", None) in _PACKETS for node in graph.nodes)
-
-
-# An exported program has some of them by the names of those that call them.
-_PACKETS: Final = frozenset(
-    {
-        _aten.scatter_add, _aten.scatter_reduce, _aten.index_add, _aten.index_put,
-        _aten.index_put_, _aten.col2im, _aten.cdist, _aten.unfold, _aten.masked_scatter,
-        _aten._cdist_forward, _aten.embedding_bag, _aten._embedding_bag,
-        _aten._embedding_bag_forward_only, _aten.grid_sampler, _aten.grid_sampler_2d,
-        _aten.affine_grid_generator, _aten.cummax, _aten.cummin,
-        _aten._fft_c2c, _aten._fft_r2c, _aten._fft_c2r,
-    }
-)  # fmt: skip
+    given: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
+    ours = {operation: decomposition_table[operation] for operation in known} | own
+    return given | resampling.kept(given), ours
 
 
 def _scatter_add(operand: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -108,13 +110,13 @@ def _scatter_reduce(
     for axis, extent in enumerate(index.shape):
         source = source.narrow(axis, 0, extent)
     places = torch.arange(operand.shape[dim], dtype=index.dtype, device=index.device)
+    refuse_many(f"scatter_reduce ({reduce})", operand.shape[dim], *index.shape)
     hit = index.unsqueeze(dim) == places.reshape(-1, *[1] * (operand.dim() - dim))
     if reduce in ("amax", "amin"):
-        neutral = _bound(operand.dtype, reduce == "amin")
+        given = _extreme(source.unsqueeze(dim), hit, dim + 1, reduce == "amax")
     else:
-        neutral = float(reduce == "prod")
-    rows = torch.where(hit, source.unsqueeze(dim), torch.full((), neutral, dtype=source.dtype))
-    given = _REDUCED[reduce](rows, dim + 1)
+        neutral = torch.full((), float(reduce == "prod"), dtype=source.dtype)
+        given = _REDUCED[reduce](torch.where(hit, source.unsqueeze(dim), neutral), dim + 1)
     count = hit.sum(dim + 1)
     given, count = (_padded(each, operand, dim) for each in (given, count))
     if reduce in ("sum", "mean") and include_self:
@@ -139,14 +141,25 @@ _REDUCED: Final[dict[str, Callable[[Tensor, int], Tensor]]] = {
     "sum": lambda rows, axis: rows.sum(axis, dtype=rows.dtype),
     "mean": lambda rows, axis: rows.sum(axis, dtype=rows.dtype),
     "prod": lambda rows, axis: rows.prod(axis, dtype=rows.dtype),
-    "amax": torch.amax,
-    "amin": torch.amin,
 }
 
 
-def _bound(dtype: torch.dtype, largest: bool) -> float:
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    return limits.max if largest else limits.min
+def _extreme(rows: Tensor, chosen: Tensor, axis: int, largest: bool) -> Tensor:
+    """The largest or the smallest of the rows that are chosen.
+
+    A kernel begins with a finite number, so an infinite result is put in behind it.
+    """
+    reduce = torch.amax if largest else torch.amin
+    floating = rows.dtype.is_floating_point
+    limits = torch.finfo(rows.dtype) if floating else torch.iinfo(rows.dtype)
+    farthest = torch.full((), limits.min if largest else limits.max, dtype=rows.dtype)
+    if not floating:
+        return reduce(torch.where(chosen, rows, farthest), axis)
+    beyond = -math.inf if largest else math.inf
+    chosen = chosen & (rows != beyond)
+    found = reduce(torch.where(chosen, rows, farthest), axis)
+    infinite = torch.full((), beyond, dtype=rows.dtype)
+    return torch.where(chosen.sum(axis) > 0, found, infinite)
 
 
 def _padded(rows: Tensor, operand: Tensor, dim: int) -> Tensor:
@@ -185,6 +198,7 @@ def _embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums, means or largest values of the rows of each bag; `offsets` begin the bags."""
     starts = offsets[:-1] if include_last_offset else offsets
+    refuse_many("embedding_bag", starts.shape[0], index.shape[0], table.shape[1])
     places = torch.arange(index.shape[0], dtype=offsets.dtype, device=offsets.device)
     # Bags that begin at or before a place, but one.
     bag = (starts.unsqueeze(1) <= places.unsqueeze(0)).sum(0) - 1
@@ -201,8 +215,7 @@ def _embedding_bag(
         if mode == _MEAN:
             found = found / torch.clamp(count, min=1).to(table.dtype).unsqueeze(-1)
     else:
-        least = torch.full((), torch.finfo(table.dtype).min, dtype=table.dtype)
-        found = torch.where(inside.unsqueeze(-1), rows.unsqueeze(0), least).amax(1)
+        found = _extreme(rows.unsqueeze(0), inside.unsqueeze(-1), 1, True)
         found = torch.where(count.unsqueeze(-1) > 0, found, torch.zeros_like(found))
     # Training alone reads the others.
     return found, bag, count, count
@@ -242,6 +255,7 @@ def _index_put(
     hit = index[None] == torch.arange(count, dtype=index.dtype)[:, None]
     ones = [1] * len(others)
     if accumulate:
+        refuse_many("index_put (accumulate)", count, index.shape[0], *others)
         zero = torch.zeros((), dtype=operand.dtype)
         added = torch.where(hit.reshape(count, -1, *ones), rows[None], zero)
         flat = flat + added.sum(1, dtype=operand.dtype)

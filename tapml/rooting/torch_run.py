@@ -18,7 +18,9 @@ from tapml_targets.errors import MismatchError
 
 Array = npt.NDArray[Any]
 # Of the largest number of an output.
-_ALLOWED: Final = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_ALLOWED: Final = {
+    torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1,
+}  # fmt: skip
 
 
 class Recorded(Mapping[str, Array]):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tapml.importing.importer import import_module
 from tapml.rooting.rooting import root_runs
 from tapml_targets.errors import UnsupportedOperatorError
+from tests.importing.modules import root_module
 
 
 class Turned(nn.Module):
@@ -20,6 +21,14 @@ class Turned(nn.Module):
         turns = torch.polar(torch.ones_like(angles), angles).to(torch.complex64) * 0.5
         pairs = torch.view_as_complex(rows.reshape(*rows.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * turns[:, None, :]).flatten(2)
+
+
+class Joined(nn.Module):
+    """Complex rows behind real ones."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(rows)
+        return torch.view_as_real(torch.cat([rows[..., 0], pairs * 2.0]))
 
 
 class Conjugated(nn.Module):
@@ -35,6 +44,13 @@ def test_a_product_of_complex_numbers_is_pytorchs() -> None:
     report = root_runs(imported, [(entry.name, arrays)])
     assert report.sites == len(entry.calls)
     assert entry.values[entry.outputs[0]].dtype == "float32"
+
+
+def test_real_rows_are_joined_with_complex_ones() -> None:
+    given = torch.randn(4, 3, 2)
+    imported = import_module(Joined(), (given,))
+    report = root_module(imported, [given.numpy()])
+    assert all(each.ratio <= 1 for each in report.compared)
 
 
 def test_an_operation_without_a_real_form_is_named_with_its_line() -> None:

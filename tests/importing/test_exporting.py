@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tapml.importing.exporting import EntryDescription, ExportedEntry, export_entry
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 
 class Experts(nn.Module):
@@ -56,6 +56,20 @@ def test_a_guard_that_holds_for_every_length_is_no_reason_to_refuse() -> None:
     rows = torch.randn(1, 9, 8)
     with torch.no_grad():
         torch.testing.assert_close(entry.program.module()(rows), module(rows))
+
+
+def test_a_program_that_asserts_what_fails_for_a_length_is_refused() -> None:
+    dynamic = ({1: torch.export.Dim("S", min=2, max=64)},)
+    program = torch.export.export(
+        Halves(), (torch.randn(1, 6, 8),), dynamic_shapes=dynamic, strict=False,
+        prefer_deferred_runtime_asserts_over_guards=True,
+    )  # fmt: skip
+    description = EntryDescription(
+        "main", Halves(), (torch.randn(1, 6, 8),), ("rows",), program=program,
+        dynamic_shapes=dynamic,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedOperatorError, match="'main' asserts Eq"):
+        export_entry(description)
 
 
 def test_one_that_fails_for_a_length_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
@@ -78,7 +80,10 @@ def test_the_program_is_that_of_all_layers(scales: list[float], kinds: list[int]
     found = [1 + len(kind.others) for kind in repeated_layers._kinds(program.graph)]
     assert found == kinds
     with torch.no_grad():
-        ours, whole = decompose(program), exported(module).run_decompositions(decompositions())
+        ours, whole = (
+            decompose(program)[0],
+            exported(module).run_decompositions(decompositions(set())),
+        )
         assert written(ours.graph) == written(whole.graph)
         for here, there in zip(ours.graph.nodes, whole.graph.nodes, strict=True):
             paths = [
@@ -89,6 +94,86 @@ def test_the_program_is_that_of_all_layers(scales: list[float], kinds: list[int]
         rows = torch.randn(7, 8)
         for one, other in zip(ours.module()(rows), module(rows), strict=True):
             torch.testing.assert_close(one, other)
+
+
+class Normed(nn.Module):
+    """A layer without weights."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows ``[n, width]``."""
+        apart = rows - rows.mean(-1, keepdim=True)
+        spread = (apart * apart).mean(-1, keepdim=True)
+        return (apart * torch.rsqrt(spread + 1e-5)).tanh() * 0.5 + 1.0
+
+
+class Joined(nn.Module):
+    """Layers that read the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Normed(), Normed()])
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows ``[n, width]``, twice."""
+        return torch.cat([layer(rows) for layer in self.layers], -1)
+
+
+class Tied(nn.Module):
+    """Layers of which two have one weight, and one reads the middle of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(8, 0.5) for _ in range(3))
+        self.layers[2].query = self.layers[0].query
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows ``[n, 8]``."""
+        mask = torch.ones(rows.shape[0], rows.shape[0], dtype=torch.bool)
+        kept: list[Tensor] = []
+        one, scores = self.layers[0](rows, mask, kept)
+        two, _ = self.layers[1](one + kept[0], mask, kept)
+        three, _ = self.layers[2](two, mask, kept)
+        return three, two + kept[1] + scores.sum(-1, keepdim=True), three + kept[2]
+
+
+class Steps(nn.Module):
+    """A layer that reads no number of its rows, but how many there are."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows ``[n, 8]``."""
+        return (torch.zeros_like(rows) + 1).cos().sin().exp().tanh().sigmoid() * 2
+
+
+class Sized(nn.Module):
+    """Layers of extents alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Steps(), Steps()])
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows ``[n, 8]``."""
+        found: Tensor = self.layers[0](rows) + self.layers[1](rows + 1)
+        return found
+
+
+def test_layers_of_other_modules_are_no_kind() -> None:
+    named = [
+        nn.Sequential(OrderedDict((f"{name}{place}", nn.Linear(8, 8)) for place in range(8)))
+        for name in ("one", "one", "other")
+    ]
+    module = nn.Sequential(*named)
+    (kind,) = repeated_layers._kinds(exported(module).graph)
+    assert [layer.path for layer, _ in kind.others] == ["1"]
+
+
+@pytest.mark.parametrize("module", [Joined(), Tied(), Sized()])
+def test_layers_that_share_what_they_read_are_those_of_the_module(module: nn.Module) -> None:
+    torch.manual_seed(1)
+    ours, _ = decompose(exported(module.eval()))
+    rows = torch.randn(6, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(ours.module()(rows), module(rows))
 
 
 def test_the_plan_of_repeated_layers_is_rooted() -> None:

@@ -12,8 +12,10 @@ from tests.importing.modules import root_module
 class Shifts(nn.Module):
     """Both directions, by numbers and by tensors."""
 
-    def forward(self, values: Tensor, amounts: Tensor, small: Tensor) -> tuple[Tensor, ...]:
-        """Int32 ``[n]`` twice, and bytes."""
+    def forward(
+        self, values: Tensor, amounts: Tensor, small: Tensor, by: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Int32 ``[n]`` twice, and bytes twice."""
         return (
             values << 3,
             values >> 2,
@@ -23,6 +25,8 @@ class Shifts(nn.Module):
             values >> amounts,
             torch.bitwise_left_shift(small, 1),
             torch.bitwise_right_shift(small, 3),
+            small >> 8,
+            small >> by,
         )
 
 
@@ -30,7 +34,8 @@ def test_they_are_pytorchs() -> None:
     values = torch.tensor([-7, 0, 5, 1 << 29, -(1 << 31)], dtype=torch.int32)
     amounts = torch.tensor([0, 31, 32, 1, -1], dtype=torch.int32)
     small = torch.tensor([1, 127, 128, 255], dtype=torch.uint8)
-    given = (values, amounts, small)
+    by = torch.tensor([0, 7, 8, 40], dtype=torch.uint8)
+    given = (values, amounts, small, by)
     imported = import_module(Shifts(), given)
     report = root_module(imported, [each.numpy() for each in given])
-    assert sum(each.kind == "output" for each in report.compared) == 8
+    assert sum(each.kind == "output" for each in report.compared) == 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.importer import import_module
-from tests.importing.modules import root_module
+from tapml_targets.errors import UnsupportedOperatorError
+from tests.importing.modules import Apply, root_module
 
 
 class Scattered(nn.Module):
@@ -66,11 +69,12 @@ class Turned(nn.Module):
 
 
 class Apart(nn.Module):
-    """Distances of rows in several norms."""
+    """Distances of rows in several norms, and in float64."""
 
     def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
         """Rows ``[2, 4, 3]`` and ``[2, 5, 3]``."""
-        return tuple(torch.cdist(one, other, p) for p in (1.0, 2.0, 3.0))
+        found = [torch.cdist(one, other, p) for p in (1.0, 2.0, 3.0)]
+        return *found, torch.cdist(one.double(), other.double(), 3.0)
 
 
 class SoFar(nn.Module):
@@ -139,6 +143,59 @@ SHORT = ("scattered", "sampled", "apart", "so far", "bags")
 @pytest.mark.parametrize("case", SHORT)
 def test_they_are_pytorchs(case: str) -> None:
     check(case)
+
+
+ROWS = torch.arange(12.0).reshape(4, 3)
+PLACES = torch.tensor([2, 0, 2, 1])
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "in place": (lambda rows: (rows * 2).scatter_add_(0, PLACES[:, None].expand(4, 3), rows), True),
+    "in place, of a copy": (lambda rows: rows.clone().index_add_(0, PLACES, rows), True),
+    "real waves": (lambda rows: torch.fft.rfft(rows).abs(), True),
+    "put by masks, which TVM has": (lambda rows: rows.masked_fill(rows > 3, 0.5), False),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_them_is_noticed(form: str) -> None:
+    function, expected = FORMS[form]
+    description = EntryDescription("main", Apply(function), (ROWS,), ("rows",))
+    assert export_entry(description).written_out is expected
+
+
+class Infinite(nn.Module):
+    """Largest values of masked scores, as a graph's attention has them."""
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, ...]:
+        """Scores ``[4, 3]``."""
+        to, none = PLACES[:, None].expand(4, 3), torch.full((4, 3), -math.inf)
+        offsets = torch.tensor([0, 2])
+        return (
+            none.scatter_reduce(0, to, scores, "amax"),
+            torch.zeros(4, 3).scatter_reduce(0, to, -scores, "amin", include_self=False),
+            functional.embedding_bag(PLACES, scores, offsets, mode="max"),
+        )
+
+
+def test_what_is_infinite_stays_so() -> None:
+    scores = ROWS.index_fill(0, torch.tensor([0, 2]), -math.inf)
+    scores[3, 1] = -math.inf
+    imported = import_module(Infinite(), (scores,))
+    report = root_module(imported, [scores.numpy()])
+    assert all(each.ratio <= 1 for each in report.compared)
+
+
+BEYOND: dict[str, Callable[[Tensor], Tensor]] = {
+    "scatter_reduce": lambda rows: rows.scatter_add(0, torch.zeros(30000, 1).long(), rows),
+    "a Fourier transform": lambda rows: torch.fft.rfft(rows[:, 0]).abs(),
+}
+
+
+@pytest.mark.parametrize("operation", BEYOND)
+def test_too_many_terms_are_refused_by_name(operation: str) -> None:
+    rows = torch.zeros(40000, 1)
+    description = EntryDescription("main", Apply(BEYOND[operation]), (rows,), ("rows",))
+    with pytest.raises(UnsupportedOperatorError, match=f"{operation}.* is written out as .* x "):
+        export_entry(description)
 
 
 def check(case: str) -> None:
