@@ -209,19 +209,19 @@ def _run(command: list[str], variables: dict[str, str], output: Any) -> int:
 
     Returns its exit code, as a shell gives it.
     """
+    # An exception between the end of the child and the note of it would lose its exit code.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, env=variables, cwd=environment.ROOT
-    ) as process:
-        while True:
-            try:
-                # A pending signal is raised here.
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-                status = process.wait()
-                # Ctrl-C may come while its Python ends.
-                return status if status >= 0 else 128 - status
-            except KeyboardInterrupt:
-                continue
+    try:
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, env=variables, cwd=environment.ROOT
+        ) as process:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            status = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    # Ctrl-C may come while its Python ends.
+    return status if status >= 0 else 128 - status
 
 
 @contextmanager

@@ -8,8 +8,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_targets.errors import InputError
@@ -97,6 +98,16 @@ class Job:
             ) from error
 
 
+class _Source(SourceFileLoader):
+    """Compiles the file each time: bytecode knows it by its size and second of change alone."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the file as it is now."""
+        del fullname
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
 def load_job(path: Path, required: tuple[str, ...] = REQUIRED) -> Job:
     """Load a job's file; its folder can be imported from, as if Python ran the file.
 
@@ -106,7 +117,8 @@ def load_job(path: Path, required: tuple[str, ...] = REQUIRED) -> Job:
         If the file fails, or lacks a required function.
     """
     sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(MODULE, path)
+    source = _Source(MODULE, str(path)) if path.suffix == ".py" else None
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=source)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
