@@ -17,6 +17,8 @@ PACKAGES: Final = {
     "mesa-vulkan-drivers": "lavapipe, the Vulkan driver the tests use beside the browser's",
     "nodejs": "what the checks of the page in web/ run on",
     "npm": "what installs the tools of these checks",
+    "openssh-client": "the near end of the tunnel to a board in the tests",
+    "openssh-server": "its far end",
 }
 # Firefox's releases had no WebGPU on Linux before this one.
 LEAST_VERSIONS: Final = {"firefox-esr": "153"}

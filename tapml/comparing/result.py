@@ -105,7 +105,7 @@ class Cluster:
 
 
 def decade(deviation: float, scale: float) -> int | None:
-    """The power of ten of a deviation over its scale; None where one is none or not finite."""
+    """The power of ten of a deviation over its scale; None where either is zero or not finite."""
     if not (0 < deviation < inf and 0 < scale < inf):
         return None
     return floor(log10(deviation / scale))

@@ -228,12 +228,13 @@ def _chosen(model: Path, names: Sequence[str], least: int) -> list[Backend]:
 
 
 def own_code(model: Path, code: str | Path | None) -> Path | None:
-    """The file that defines classes of a model, which raises InputError if there is none."""
+    """The file that defines classes of a model. Raises InputError if it does not exist."""
     if code is None:
         return None
     file = Path(code).resolve()
     if model.suffix != ".keras" or not file.is_file():
-        wrong = f"{model.name} is none" if model.suffix != ".keras" else f"there is no file {code}"
+        other = model.suffix != ".keras"
+        wrong = f"{model.name} is not one" if other else f"there is no file {code}"
         raise InputError(f"code is a Python file that defines classes of a .keras file; {wrong}")
     return file
 
