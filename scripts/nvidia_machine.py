@@ -1,6 +1,6 @@
 """Tries tapml on a machine with an NVIDIA GPU and no network: prepared here, run there.
 
-python3 scripts/nvidia_machine.py prepare bundle --python 3.12      here, with a network
+python3 scripts/nvidia_machine.py prepare bundle --python 3.11 --python 3.12  here, with a network
 python3 bundle/run.py --out results                                 there
 python3 scripts/nvidia_machine.py table results/results.json        here: into docs/benchmarks.md
 """
@@ -8,6 +8,7 @@ python3 scripts/nvidia_machine.py table results/results.json        here: into d
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ require_python()
 from scripts import environment  # noqa: E402
 from scripts.nvidia_bundle.rows import read_results, table  # noqa: E402
 
+_THIS: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 EXTRAS: Final = ("host", "vulkan", "webgpu", "opencl", "simulator")
 BEGIN: Final = "<!-- nvidia machine: written by scripts/nvidia_machine.py table -->"
 END: Final = "<!-- nvidia machine: end -->"
@@ -57,7 +59,7 @@ def main(arguments: list[str]) -> int:
         work=(options.work or Path(f"{options.folder}-work")).resolve(),
         platforms=platforms,
         architecture=options.architecture,
-        python="" if options.no_wheels else options.python,
+        pythons=() if options.no_wheels else tuple(dict.fromkeys(options.pythons or (_THIS,))),
         without=frozenset(map(normalized, options.without)),
     )
     try:
@@ -98,6 +100,12 @@ def _table(results: Path, document: Path) -> int:
     return 0
 
 
+def _version(text: str) -> str:
+    if not re.fullmatch(r"3\.\d{1,2}", text):
+        raise argparse.ArgumentTypeError(f"expected a version such as 3.12, got {text!r}")
+    return text
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -108,8 +116,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     prepare = commands.add_parser("prepare", help="make a bundle, on a machine with a network")
     prepare.add_argument("folder", type=Path, help="the bundle")
     prepare.add_argument(
-        "--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", metavar="VERSION",
-        help="of the interpreter there (default: this one's, %(default)s)",
+        "--python", dest="pythons", action="append", type=_version, metavar="VERSION",
+        help="of the interpreter there; several carry wheels for each (default: this one's, "
+        f"{_THIS})",
     )  # fmt: skip
     prepare.add_argument(
         "--architecture", default="sm_90", metavar="NAME",

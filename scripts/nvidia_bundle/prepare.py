@@ -73,8 +73,8 @@ class Wanted:
         Of `PLATFORMS`.
     architecture
         Of the GPU, ``sm_90``.
-    python
-        Version of the interpreter there, ``3.12``; empty carries no wheels.
+    pythons
+        Versions that the interpreter there may have, ``3.12``; empty carries no wheels.
     without
         Distributions that are there already.
     """
@@ -83,7 +83,7 @@ class Wanted:
     work: Path
     platforms: tuple[str, ...]
     architecture: str
-    python: str
+    pythons: tuple[str, ...]
     without: frozenset[str]
 
 
@@ -103,9 +103,9 @@ def prepare(wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
     shutil.rmtree(carried, ignore_errors=True)
     (carried / "packages").mkdir(parents=True)
     # First, because a name of --without may be wrong, and what follows takes minutes.
-    if wanted.python:
-        say(f"wheels for Python {wanted.python}")
-        _wheels(wanted, carried / WHEELS)
+    for python in wanted.pythons:
+        say(f"wheels for Python {python}")
+        _wheels(wanted, python, carried / WHEELS)
     for number, platform in enumerate(wanted.platforms, 1):
         say(f"moving the demo model to {platform}, {number} of {len(wanted.platforms)}")
         _package(platform, wanted, carried)
@@ -134,6 +134,7 @@ def prepare(wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
         "made_of": _version(),
         "architecture": wanted.architecture,
         "platforms": wanted.platforms,
+        "pythons": wanted.pythons,
         "parts": {platform: _parts(platform, reference) for platform in wanted.platforms},
         "files": {name: checksum(folder / name) for name in files},
     }
@@ -275,9 +276,9 @@ def requirements(pyproject: Mapping[str, Any], platforms: Sequence[str]) -> list
     return list(dict.fromkeys(needed))
 
 
-def _wheels(wanted: Wanted, folder: Path) -> None:
-    downloaded = wanted.work / f"wheels-{wanted.python}"
-    fresh = wanted.work / f"wheels-{wanted.python}.partial"
+def _wheels(wanted: Wanted, python: str, folder: Path) -> None:
+    downloaded = wanted.work / f"wheels-{python}"
+    fresh = wanted.work / f"wheels-{python}.partial"
     # What an earlier preparation downloaded is found again, but only what is needed now is carried.
     downloaded.mkdir(exist_ok=True)
     shutil.rmtree(fresh, ignore_errors=True)
@@ -286,15 +287,17 @@ def _wheels(wanted: Wanted, folder: Path) -> None:
         needed = requirements(tomllib.load(file), wanted.platforms)
     tags = [part for tag in _TAGS for part in ("--platform", f"{tag}_x86_64")]
     _run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-          "--only-binary=:all:", "--implementation", "cp", "--python-version", wanted.python,
+          "--only-binary=:all:", "--implementation", "cp", "--python-version", python,
           *tags, "--find-links", str(downloaded), "--dest", str(fresh), *needed])  # fmt: skip
     _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
           "--no-deps", "--wheel-dir", str(fresh), str(ROOT)])  # fmt: skip
     shutil.rmtree(downloaded)
     fresh.rename(downloaded)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for wheel in carried_wheels(downloaded, wanted.without):
-        _stored(wheel, folder / wheel.name)
+        # Wheels for every version are the same file.
+        if not (folder / wheel.name).exists():
+            _stored(wheel, folder / wheel.name)
 
 
 def carried_wheels(folder: Path, without: frozenset[str]) -> list[Path]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -134,12 +134,12 @@ def installed(carried: Path, say: Callable[[str], None], seconds: float) -> tupl
     Raises
     ------
     BundleError
-        If they cannot be installed.
+        If they cannot be installed, or are for other versions of Python.
     """
-    wheels = sorted((carried / WHEELS).glob("*.whl"))
+    wheels = fitting(sorted((carried / WHEELS).glob("*.whl")), sys.version_info[:2])
     if not wheels:
         return None, "the bundle carries no wheels: the packages are this interpreter's"
-    site = carried / "site"
+    site = carried / f"site-{sys.version_info.major}.{sys.version_info.minor}"
     done = site / _DONE
     if done.is_file():
         return site, str(json.loads(done.read_text("utf-8"))["how"])
@@ -147,6 +147,41 @@ def installed(carried: Path, say: Callable[[str], None], seconds: float) -> tupl
     how = _by_pip(wheels, site, seconds) or _by_unzipping(wheels, site)
     done.write_text(json.dumps({"how": how}), "utf-8")
     return site, how
+
+
+def fitting(wheels: Sequence[Path], python: tuple[int, int]) -> list[Path]:
+    """One wheel of each distribution, for this version of CPython.
+
+    Raises
+    ------
+    BundleError
+        If a distribution's wheels are all for others.
+    """
+    names = {each.name.partition("-")[0]: each for each in wheels if not _fits(each, python)}
+    found = {each.name.partition("-")[0]: each for each in wheels if _fits(each, python)}
+    missing = sorted(names.keys() - found.keys())
+    if missing:
+        ours = ".".join(map(str, python))
+        tag = names[missing[0]].name.split("-")[-3]
+        raise BundleError(
+            f"the bundle has no wheel of {missing[0]} for Python {ours}, but for {tag}: start it "
+            f"with that version, or prepare it with --python {ours}"
+        )
+    return list(found.values())
+
+
+def _fits(wheel: Path, python: tuple[int, int]) -> bool:
+    """By the tags of its name: ``cp312-cp312``, ``cp311-abi3``, ``py3-none``."""
+    interpreters, interfaces = wheel.stem.split("-")[-3:-1]
+    for tag in interpreters.split("."):
+        version = tag[2:3], tag[3:] or "0"
+        if not all(each.isdigit() for each in version):
+            continue
+        given = int(version[0]), int(version[1])
+        is_exact = tag.startswith("cp") and "abi3" not in interfaces and "none" not in interfaces
+        if given == python or (not is_exact and given[0] == python[0] and given <= python):
+            return True
+    return False
 
 
 def _by_pip(wheels: list[Path], site: Path, seconds: float) -> str:
@@ -162,12 +197,6 @@ def _by_pip(wheels: list[Path], site: Path, seconds: float) -> str:
         return ""
     if told.returncode == 0:
         return f"{len(wheels)} wheels, by pip"
-    if "not a supported wheel" in told.stderr:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        last = told.stderr.strip().splitlines()[-1]
-        raise BundleError(
-            f"the wheels are not for this Python: prepare with --python {version} ({last})"
-        )
     return ""
 
 

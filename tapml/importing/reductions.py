@@ -1,4 +1,4 @@
-"""Reductions of PyTorch that TVM's importer has no converters for."""
+"""Reductions of PyTorch that TVM's importer has no converters for, or wrong ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
     def extreme(reduce: Callable[..., Any]) -> Converter:
         def convert(node: fx.Node) -> Any:
             operand, axes, keeps = arguments(node, None, False)
-            return emit(reduce(operand, axes, keepdims=keeps))
+            if str(operand.ty.dtype) != "bool":
+                return emit(reduce(operand, axes, keepdims=keeps))
+            found = emit(reduce(emit(relax.op.astype(operand, "int8")), axes, keepdims=keeps))
+            return emit(relax.op.astype(found, "bool"))
 
         return convert
 
@@ -43,39 +46,44 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
         both = (reduce(operand, axes, keepdims=keeps) for reduce in (relax.op.min, relax.op.max))
         return emit(relax.Tuple([emit(each) for each in both]))
 
-    def least(node: fx.Node) -> Any:
-        operand, axes, keeps = arguments(node, None, False)
-        value = emit(relax.op.min(operand, axes, keepdims=keeps))
-        place = emit(relax.op.argmin(operand, axes[0], keepdims=keeps))
-        return emit(relax.Tuple([value, place]))
+    def with_place(reduce: Callable[..., Any], find: Callable[..., Any]) -> Converter:
+        """An extreme and its first place; TVM sorts for the largest."""
+        value = extreme(reduce)
 
-    def product(node: fx.Node) -> Any:
-        operand, axes, keeps = arguments(node, None, False)
-        return emit(relax.op.prod(operand, axes, keepdims=keeps))
+        def convert(node: fx.Node) -> Any:
+            operand, axes, keeps = arguments(node, None, False)
+            if str(operand.ty.dtype) == "bool":
+                operand = emit(relax.op.astype(operand, "int8"))
+            place = emit(find(operand, axes[0], keepdims=keeps))
+            return emit(relax.Tuple([value(node), place]))
+
+        return convert
+
+    def nonzero(operand: Any) -> Any:
+        is_bool = str(operand.ty.dtype) == "bool"
+        return operand if is_bool else emit(relax.op.not_equal(operand, _zero(operand)))
 
     def truth(reduce: Callable[..., Any]) -> Converter:
         """Whether any, or all: a maximum, or a minimum, of bytes, as TVM has none of predicates."""
 
         def convert(node: fx.Node) -> Any:
             operand, axes, keeps = arguments(node, None, False)
-            true = operand
-            if str(operand.ty.dtype) != "bool":
-                true = emit(relax.op.not_equal(operand, _zero(operand)))
-            found = emit(reduce(emit(relax.op.astype(true, "int8")), axes, keepdims=keeps))
+            true = emit(relax.op.astype(nonzero(operand), "int8"))
+            found = emit(reduce(true, axes, keepdims=keeps))
             return emit(relax.op.astype(found, "bool"))
 
         return convert
 
     def count(node: fx.Node) -> Any:
         operand, axes = arguments(node, None)
-        nonzero = operand
-        if str(operand.ty.dtype) != "bool":
-            nonzero = emit(relax.op.not_equal(operand, _zero(operand)))
-        return emit(relax.op.sum(emit(relax.op.astype(nonzero, "int64")), axes))
+        return emit(relax.op.sum(emit(relax.op.astype(nonzero(operand), "int64")), axes))
 
     def log_sum(node: fx.Node) -> Any:
         operand, axes, keeps = arguments(node, None, False)
         largest = emit(relax.op.max(operand, axes, keepdims=True))
+        # An infinity less itself is no number.
+        infinite = emit(relax.op.isinf(largest))
+        largest = emit(relax.op.where(infinite, _zero(operand), largest))
         powers = emit(relax.op.exp(emit(relax.op.subtract(operand, largest))))
         total = emit(relax.op.log(emit(relax.op.sum(powers, axes, keepdims=True))))
         result = emit(relax.op.add(total, largest))
@@ -91,9 +99,14 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
         "amax.default": extreme(relax.op.max),
         "amin.default": extreme(relax.op.min),
         "aminmax.default": extremes,
-        "min.dim": least,
-        "prod.dim_int": product,
+        "max.default": extreme(relax.op.max),
+        "min.default": extreme(relax.op.min),
+        "max.dim": with_place(relax.op.max, relax.op.argmax),
+        "min.dim": with_place(relax.op.min, relax.op.argmin),
+        "prod.dim_int": extreme(relax.op.prod),
         "any.default": truth(relax.op.max),
+        "any.dim": truth(relax.op.max),
+        "any.dims": truth(relax.op.max),
         "all.default": truth(relax.op.min),
         "all.dim": truth(relax.op.min),
         "all.dims": truth(relax.op.min),

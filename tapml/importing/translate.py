@@ -21,7 +21,7 @@ from torch import fx
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from tapml.importing import index_put, packed_weights, reductions, shifts
+from tapml.importing import index_put, packed_weights, promotion, reductions, shifts
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.tir_patterns import OPAQUE
 from tapml.own_operators import own_operators
@@ -117,8 +117,6 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         super().__init__()
         self.convert_map["clamp.default"] = self._clamp_integers(self.convert_map["clamp.default"])
         self.convert_map["select.int"] = self._select_from_end(self.convert_map["select.int"])
-        # TVM's resizes without the antialias that was asked for.
-        self.convert_map.pop("_upsample_bilinear2d_aa.default", None)
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
         self.convert_map["div.Tensor_mode"] = self._quotient
@@ -130,8 +128,8 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         for name in _COMPARISONS:
             self.convert_map[name] = self._compared(self.convert_map[name])
         for added in (reductions, shifts):
-            for name, converter in added.converters(self).items():
-                self.convert_map.setdefault(name, converter)
+            self.convert_map |= added.converters(self)
+        promotion.correct(self, self.convert_map)
         for own in own_operators().values():
             self.convert_map[f"{own.name}.default"] = self._own(own)
         self.convert_map[packed_weights.CONVERTER] = partial(packed_weights.convert, self)
@@ -152,6 +150,9 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             self.current = node
             self.nodes.append(node.name)
             result = converter(node, *rest)
+            if isinstance(result, tvm.ir.Call):
+                # Pools of what has no batch leave their last operation out of the function.
+                result = self.block_builder.emit(result)
             if isinstance(result, tuple | list):
                 self.note_results(result)
             elif isinstance(result, tvm.ir.Var) and self._is_own(result):

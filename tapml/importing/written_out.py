@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tapml.importing import fourier, resampling
+from tapml.importing import fourier, other_forms, resampling
 from tapml.importing.written_terms import refuse_many
 
 _Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
@@ -68,9 +68,12 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
         _aten._fft_r2c.default: fourier.transformed_real,
         _aten._fft_c2r.default: fourier.back_to_real,
     }
-    known = (_aten.grid_sampler_2d.default, _aten.affine_grid_generator.default)
+    known = (
+        _aten.grid_sampler_2d.default, _aten.affine_grid_generator.default, *other_forms.KNOWN
+    )  # fmt: skip
     given: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
     ours = {operation: decomposition_table[operation] for operation in known} | own
+    ours |= other_forms.own()
     return given | resampling.kept(given), ours
 
 
@@ -226,9 +229,11 @@ def _index_put(
 ) -> Any:
     """Rows put at places, of which the last counts, or added there.
 
-    TVM has those that name a place along every axis, and masks are left to it as well.
+    TVM has those that name a place along every axis. Of masks it has none.
     """
     given = [(axis, each) for axis, each in enumerate(indices) if each is not None]
+    if not accumulate and len(indices) == 1 and given and given[0][1].dtype == torch.bool:
+        return _put_by_mask(operand, given[0][1], values)
     if any(each.dtype in (torch.bool, torch.uint8) for _, each in given):
         return NotImplemented
     if len(given) == operand.dim() and not accumulate:
@@ -266,6 +271,17 @@ def _index_put(
         flat = torch.where((last > 0).reshape(count, *ones), chosen, flat)
     back = sorted(range(operand.dim()), key=[*axes, *rest].__getitem__)
     return flat.reshape(moved.shape).permute(back)
+
+
+def _put_by_mask(operand: Tensor, mask: Tensor, values: Tensor) -> Any:
+    """Where a mask is true a value, or one after the other if the mask is over all axes."""
+    rest = operand.dim() - mask.dim()
+    wide = mask.reshape(*mask.shape, *[1] * rest)
+    if values.dim() <= rest or values.shape[0] == 1:
+        if values.dim() > rest:
+            values = values.squeeze(0)
+        return torch.where(wide, values.to(operand.dtype), operand)
+    return operand.masked_scatter(wide, values) if rest == 0 else NotImplemented
 
 
 # Of a place and a row, of which a reduction reads every one.

@@ -13,6 +13,7 @@ from tvm import relax, te, tirx
 from tvm.relax import transform
 from tvm.relax.backend import DispatchSortScan
 
+from tapml.importing.infinite_starts import begin_at_infinity
 from tapml.plan.graph_plan import Operator
 from tapml_targets.codegen.expression import translate
 from tapml_targets.codegen.source import OperatorSource
@@ -86,6 +87,7 @@ def from_relax(
         for apply in (
             DispatchSortScan(),
             transform.LegalizeOps(),
+            begin_at_infinity,
             transform.AnnotateTIROpPattern(),
             transform.FuseOps(),
             transform.FuseTIR(),

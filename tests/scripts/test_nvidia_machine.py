@@ -23,7 +23,14 @@ from scripts.nvidia_bundle.prepare import (
 )
 from scripts.nvidia_bundle.rows import NO_DEVICE, Row, exit_code, read_results, table, write_results
 from scripts.nvidia_bundle.run import ended_process, is_nvidia_gpu, main
-from scripts.nvidia_bundle.unpacking import ARCHIVE, BundleError, checksum, read_manifest, unpacked
+from scripts.nvidia_bundle.unpacking import (
+    ARCHIVE,
+    BundleError,
+    checksum,
+    fitting,
+    read_manifest,
+    unpacked,
+)
 from scripts.nvidia_machine import BEGIN, END, replaced
 from tests.conftest import RequireDevice
 
@@ -103,6 +110,23 @@ def test_a_distribution_that_is_left_out_is_one_that_is_needed(tmp_path: Path) -
     assert [each.name[:5] for each in carried_wheels(tmp_path, without)] == ["numpy"]
     with pytest.raises(SetupError, match="--without nmpy: there are numpy, nvidia-cuda-nvrtc"):
         carried_wheels(tmp_path, frozenset({"nmpy"}))
+
+
+def test_each_version_of_python_takes_its_own_wheels() -> None:
+    names = (
+        "numpy-2.1-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "numpy-2.1-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "tvm_ffi-0.1-cp38-abi3-manylinux_2_28_x86_64.whl",
+        "pyzmq-27-cp312-abi3-manylinux_2_28_x86_64.whl",
+        "pyzmq-27-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "vulkan-1.3-py2.py3-none-any.whl",
+        "pip-25-py3-none-any.whl",
+    )
+    wheels = [Path(name) for name in names]
+    for version, expected in (((3, 11), {0, 2, 4, 5, 6}), ((3, 12), {1, 2, 3, 5, 6})):
+        assert {each.name for each in fitting(wheels, version)} == {names[i] for i in expected}
+    with pytest.raises(BundleError, match=r"no wheel of numpy for Python 3.13, .*--python 3.13"):
+        fitting(wheels, (3, 13))
 
 
 def test_what_is_run_is_unpacked_to_a_folder_of_ones_own(

@@ -15,6 +15,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm_ffi.serialization import from_json_graph_str
 
 from tapml_targets.codegen.booleans import with_logical_operators
+from tapml_targets.codegen.reducers import register_infinite_extremes
 from tapml_targets.codegen.remainders import without_multiples
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.store_guards import keep_store_guards
@@ -103,6 +104,7 @@ def schedule(function: Any, target: Any, rules: Sequence[Any]) -> Any:
     RuntimeError
         If a rule fails on the function.
     """
+    register_infinite_extremes()
     module = tvm.IRModule({ENTRY_NAME: without_unit_reductions(function)})
     with target, as_runtime_errors("a rule of dlight fails on the function"):
         scheduled = dlight.ApplyDefaultSchedule(*rules)(module)

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+import tvm_ffi
+from tvm import tirx
+
 from tapml_targets.codegen import gpu
+from tapml_targets.codegen.lowering import Lowered
 from tapml_targets.codegen.operator_library import operator_library, stated_limits
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.printed import TextBuild, tvm_text
@@ -21,7 +25,8 @@ from tapml_targets.target import Target
 DIALECT: Final = "opencl-c"
 
 _FEATURES: Final = {
-    "float16": re.compile(r"\bhalf\d*\b"),
+    # A number may pass through half precision with no variable of it.
+    "float16": re.compile(r"\bhalf\d*\b|\bcl_khr_fp16\b"),
     "float64": re.compile(r"\bdouble\d*\b"),
 }
 # Allowed values of each option; None for numbers and TVM's names.
@@ -73,7 +78,7 @@ def _generate(source: OperatorSource, target: Target, options: Mapping[str, str]
         platform="opencl",
         dialect=DIALECT,
         generation=_tvm_target("opencl", target.limits, options),
-        text=tvm_text("opencl", "cl"),
+        text=_text,
         features=_FEATURES,
     )
     scheduler = gpu.Scheduler(
@@ -84,6 +89,25 @@ def _generate(source: OperatorSource, target: Target, options: Mapping[str, str]
     )
     # TVM's own kernels for scans, given in their place, have variables beside the launch.
     return operator_library(source, scheduler, _known(target.limits), move_into_threads)
+
+
+def _text(lowered: Lowered) -> str:
+    """TVM's text, with the names and the choices that OpenCL C has.
+
+    TVM calls C's function for an angle, and ``select`` of a narrow integer by a wider condition.
+    """
+
+    def chosen(node: Any) -> Any:
+        if str(node.ty.dtype) not in _NARROW:
+            return node
+        return tirx.if_then_else(node.condition, node.true_value, node.false_value)
+
+    device = tvm_ffi.structural_map(lowered.device, [(tirx.Select, chosen)])
+    text = tvm_text("opencl", "cl")(replace(lowered, device=device))
+    return text.replace("atan2f(", "atan2(")
+
+
+_NARROW: Final = ("int8", "uint8", "int16", "uint16")
 
 
 def _known(limits: Limits) -> Limits:

@@ -204,12 +204,34 @@ def test_topk_gives_the_largest_and_where_they_are(driver: Driver) -> None:
 
 
 def test_an_argmax_gives_int64(driver: Driver) -> None:
+    """The first of equal numbers, also of a row of minus infinities."""
+
     def argmax() -> Operator:
         return from_relax("argmax", ("n", "m"), lambda x: relax.op.argmax(x, axis=-1))
 
     given = np.random.default_rng(4).standard_normal((5, 300), np.float32)
+    given[3], given[4, 7:9] = -np.inf, 9
     found = apply(driver, argmax, given, np.zeros(5, np.int64))
     np.testing.assert_array_equal(found, given.argmax(-1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_extremes_begin_at_an_infinity(driver: Driver, dtype: str) -> None:
+    if dtype == "float16":
+        require_half(driver)
+    given = np.full((2, 300), -np.inf, dtype)
+    given[1, 40] = -5
+    largest = from_relax("max", ("n", 300), lambda x: relax.op.max(x, axis=-1), dtype=dtype)
+    found = apply(driver, lambda: largest, given, given[:, 0])
+    np.testing.assert_array_equal(found, given.max(-1))
+    pool = from_relax(
+        "pool", (1, 1, 4, 4), lambda x: relax.op.nn.max_pool2d(x, (2, 2), (2, 2), (1, 1)),
+        dtype=dtype,
+    )  # fmt: skip
+    image = np.full((1, 1, 4, 4), -np.inf, dtype)
+    expected = np.full((1, 1, 3, 3), -np.inf, dtype)
+    found = apply(driver, lambda: pool, image, expected)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_an_integer_beside_the_tensors_reaches_the_kernel(driver: Driver) -> None:

@@ -1,0 +1,237 @@
+"""Operations of PyTorch in the form of others that TVM's importer converts.
+
+They are given to ``run_decompositions``. Those of PyTorch's own table are taken from there. One
+that returns ``NotImplemented`` leaves its operation to a converter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tapml_targets.errors import UnsupportedOperatorError
+
+_aten: Final = torch.ops.aten
+
+# Of PyTorch's table of decompositions.
+KNOWN: Final = (
+    _aten.adaptive_max_pool2d.default,
+    _aten.dist.default,
+)
+
+
+def own() -> dict[Any, Callable[..., Any]]:
+    """Those that are written here."""
+    return {
+        _aten.elu.default: _elu,
+        _aten.linalg_vector_norm.default: _norm,
+        _aten._trilinear.default: _trilinear,
+        _aten._pdist_forward.default: _distances,
+        _aten.avg_pool2d.default: partial(_mean_of_windows, _aten.avg_pool2d.default),
+        _aten.avg_pool3d.default: partial(_mean_of_windows, _aten.avg_pool3d.default),
+        _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
+        _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
+        _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
+        _aten.copysign.Tensor: lambda x, y: torch.where(_is_negative(y), -x.abs(), x.abs()),
+        _aten.copysign.Scalar: lambda x, y: x.abs() * math.copysign(1.0, y),
+        _aten.hypot.default: _hypot,
+        _aten.signbit.default: _is_negative,
+        _aten.scatter.reduce: _scatter,
+        _aten.searchsorted.Tensor: _place_among,
+        _aten.kthvalue.default: _nth_smallest,
+        _aten.slice_scatter.default: _with_rows,
+        _aten.multilabel_margin_loss_forward.default: _margins,
+        _aten.var_mean.correction: _var_mean,
+        _aten.bitwise_left_shift.Scalar_Tensor: lambda x, y: torch.full_like(y, x) << y,
+        _aten.bitwise_right_shift.Scalar_Tensor: lambda x, y: torch.full_like(y, x) >> y,
+        _aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
+        _aten.sign.default: lambda x: x.clamp(max=1) if x.dtype == torch.uint8 else NotImplemented,
+    }
+
+
+def _float(operand: Tensor) -> Tensor:
+    return operand if operand.dtype.is_floating_point else operand.to(torch.get_default_dtype())
+
+
+def _elu(operand: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    """TVM's converter has `alpha` alone."""
+    if scale == input_scale == 1:
+        return NotImplemented
+    below = (torch.exp(operand * input_scale) - 1) * (alpha * scale)
+    return torch.where(operand > 0, operand * scale, below)
+
+
+def _norm(
+    operand: Tensor,
+    order: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """How many are not zero; TVM's converter divides by the order."""
+    if order != 0:
+        return NotImplemented
+    given = (operand != 0).to(dtype or operand.dtype)
+    return given.sum(list(dim) if dim else list(range(operand.dim())), keepdim=keepdim)
+
+
+def _trilinear(
+    first: Tensor,
+    second: Tensor,
+    third: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    _unroll_dim: int = 1,
+) -> Tensor:
+    """The product of three tensors with axes put in, summed over some: ``nn.Bilinear``."""
+    result: Any = 1
+    for operand, axes in ((first, expand1), (second, expand2), (third, expand3)):
+        result = reduce(torch.unsqueeze, sorted(axes), operand) * result
+    return result.sum(list(sumdim))
+
+
+def _distances(rows: Tensor, power: float = 2) -> Any:
+    """``pdist``: of each row from each that follows."""
+    count = rows.shape[0]
+    if not (isinstance(count, int) and 1 < count <= _MOST_ROWS):
+        return NotImplemented
+    behind = [torch.arange(row * count + row + 1, (row + 1) * count) for row in range(count - 1)]
+    apart = torch.cdist(rows, rows, power, "donot_use_mm_for_euclid_dist")
+    return apart.reshape(-1).index_select(0, torch.cat(behind))
+
+
+# More of them make a program of as many operations.
+_MOST_ROWS: Final = 256
+
+
+def _mean_of_windows(
+    pool: Callable[..., Tensor],
+    operand: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    _count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    """A divisor of its own, which TVM's converters leave out."""
+    if divisor is None:
+        return NotImplemented
+    if ceil_mode:
+        raise UnsupportedOperatorError(
+            "a mean of windows with ceil_mode and divisor_override is not imported. Leave out one"
+        )
+    elements = math.prod(size) if len(size) > 1 else size[0] ** (operand.dim() - 2)
+    return pool(operand, size, stride, padding, False, True, None) * (elements / divisor)
+
+
+def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> Tensor:
+    """The extreme of two, or the one that is a number."""
+    if not one.dtype.is_floating_point:
+        return extreme(one, other)
+    found = torch.where(torch.isnan(other), one, extreme(one, other))
+    return torch.where(torch.isnan(one), other, found)
+
+
+def _hypot(one: Tensor, other: Tensor) -> Tensor:
+    """Without squares beyond the largest number."""
+    one, other = one.abs(), other.abs()
+    larger, smaller = torch.maximum(one, other), torch.minimum(one, other)
+    part = smaller / torch.where(larger > 0, larger, torch.ones_like(larger))
+    return larger * torch.sqrt(1 + part * part)
+
+
+def _is_negative(operand: Tensor) -> Tensor:
+    """With the sign of a zero."""
+    if not operand.dtype.is_floating_point:
+        return operand < 0
+    return (operand < 0) | ((operand == 0) & (1 / operand < 0))
+
+
+def _scatter(operand: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce: str) -> Tensor:
+    """``scatter`` with ``reduce``, the earlier form of ``scatter_reduce``."""
+    named = {"add": "sum", "multiply": "prod"}[reduce]
+    return operand.scatter_reduce(dim, index, source, named)
+
+
+def _place_among(
+    ordered: Tensor,
+    values: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Any:
+    """How many of an ordered row are less than each value, or not more."""
+    if sorter is not None:
+        return NotImplemented
+    right = right if side is None else side == "right"
+    rows = ordered if ordered.dim() == 1 else ordered.unsqueeze(-2)
+    wide = values.unsqueeze(-1)
+    before = rows <= wide if right else rows < wide
+    return before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+
+def _nth_smallest(
+    operand: Tensor, place: int, dim: int = -1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    values, places = (each.narrow(dim, place - 1, 1) for each in torch.sort(operand, dim))
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _with_rows(
+    operand: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    """``slice_scatter`` with a step, where TVM's reads beyond the source."""
+    extent = operand.shape[dim]
+    if step == 1 or not all(isinstance(each, int) for each in (extent, start or 0, end or 0)):
+        return NotImplemented
+    first = range(extent)[start:end].start
+    places = torch.arange(extent)
+    inside = (places >= first) & (places < first + step * source.shape[dim])
+    inside = inside & ((places - first) % step == 0)
+    rows = torch.clamp((places - first) // step, 0, source.shape[dim] - 1)
+    ones = [1] * (operand.dim() - dim % operand.dim() - 1)
+    return torch.where(inside.reshape(-1, *ones), source.index_select(dim, rows), operand)
+
+
+def _margins(operand: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """``multilabel_margin_loss``; PyTorch's decomposition counts places behind the last target."""
+    count = operand.shape[-1]
+    places = torch.arange(count)
+    end = torch.where(target == -1, places, count).amin(-1, keepdim=True)
+    known = places < end
+    chosen = operand.gather(-1, torch.where(known, target, 0))
+    is_target = (torch.where(known, target, -1).unsqueeze(-1) == places).any(-2)
+    margins = torch.clamp(1 - chosen.unsqueeze(-1) + operand.unsqueeze(-2), min=0) / count
+    counted = known.unsqueeze(-1) & ~is_target.unsqueeze(-2)
+    loss = torch.where(counted, margins, 0).sum((-2, -1))
+    if reduction:
+        loss = loss.mean() if reduction == 1 else loss.sum()
+    return loss, is_target.to(operand.dtype)
+
+
+def _var_mean(
+    operand: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
+    axes = list(dim) if dim else list(range(operand.dim()))
+    spread = torch.var(operand, axes, correction=correction, keepdim=keepdim)
+    return spread, operand.mean(axes, keepdim=keepdim)

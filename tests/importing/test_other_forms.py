@@ -1,0 +1,100 @@
+"""Operations in the form of others, and of promoted dtypes, give PyTorch's results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tapml.importing.exporting import EntryDescription, export_entry
+from tapml.importing.importer import import_module
+from tapml.importing.translate import translate
+from tapml_targets.errors import UnsupportedOperatorError
+from tests.importing.modules import Apply, root_module
+
+
+def of_floats(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows ``[4, 6]``."""
+    put = rows.clone()
+    put[1:, ::2] += 1
+    put[put > 1] = 0
+    ordered = torch.tensor([-1.0, 0.0, 1.0])
+    return (
+        put, functional.selu(rows), rows @ rows.T, functional.avg_pool2d(
+            rows[None], 2, divisor_override=3
+        ), torch.hypot(rows, rows.flip(0)), rows.copysign(-rows), rows.signbit(), torch.fmax(
+            rows, rows.flip(1)
+        ), *torch.var_mean(rows, 1), torch.linalg.vector_norm(rows, 0, 1),
+        torch.bucketize(rows, ordered), torch.bucketize(rows, ordered, right=True),
+        functional.pdist(rows), *rows.kthvalue(2, 1), (rows - 5).any(1), torch.exp2(rows),
+        functional.multilabel_margin_loss(rows, torch.tensor([[1, 4, -1, 0, 0, 0]] * 4)),
+    )  # fmt: skip
+
+
+def of_integers(numbers: Tensor) -> tuple[Tensor, ...]:
+    """Integers ``[3, 5]``, of 32 bits."""
+    mask, bits = numbers > 0, numbers.to(torch.uint8)
+    return (
+        numbers / 2, 1 / (numbers + 20), numbers.exp(), numbers**0.5, mask.sigmoid(), -bits,
+        torch.heaviside(numbers.float(), torch.tensor(1.0)), numbers.prod(1), numbers.cumprod(1),
+        mask.amax(1), *mask.max(1), *numbers.max(1), 1 << (numbers & 7), mask.cumsum(1),
+    )  # fmt: skip
+
+
+def of_infinities(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows ``[4, 6]``, of which one is of minus infinities."""
+    image = rows[None, None]
+    return (
+        rows.amax(1), *rows.max(1), rows.argmax(1), (-rows).amin(1), (-rows).argmin(1),
+        rows.logsumexp(1), functional.max_pool2d(image, 3, 1, 1), *rows.cummax(1),
+    )  # fmt: skip
+
+
+def rows() -> Tensor:
+    return torch.randn(4, 6)
+
+
+def infinite() -> Tensor:
+    return rows().index_fill(0, torch.tensor([1, 2]), -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (of_floats, rows),
+        (of_integers, lambda: torch.arange(-7, 8, dtype=torch.int32).reshape(3, 5)),
+        (of_infinities, infinite),
+    ],
+)
+def test_they_are_pytorchs(
+    function: Callable[[Tensor], tuple[Tensor, ...]], make: Callable[[], Tensor]
+) -> None:
+    torch.manual_seed(5)
+    given = make()
+    imported = import_module(Apply(function), (given,))
+    # What is rooted is the program that was written out, so it is compared with the function, too.
+    program = imported.exported["main"].program  # type: ignore[union-attr]
+    torch.testing.assert_close(program.module()(given), function(given), equal_nan=True)
+    report = root_module(imported, [given.numpy()])
+    assert all(each.ratio <= 1 for each in report.compared)
+
+
+REFUSED: dict[str, tuple[nn.Module, str]] = {
+    "places of a max-pool": (nn.MaxPool2d(2, return_indices=True), "return_indices"),
+    "numbers at random": (Apply(functional.gumbel_softmax), "aten.exponential"),
+    "a divisor of windows at the edge": (
+        nn.AvgPool2d(2, ceil_mode=True, divisor_override=3), "divisor_override",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_made_up_is_refused(name: str) -> None:
+    module, words = REFUSED[name]
+    description = EntryDescription("main", module, (torch.randn(1, 2, 5, 5),), ("image",))
+    with pytest.raises(UnsupportedOperatorError, match=words):
+        translate(export_entry(description))
