@@ -214,7 +214,7 @@ def _input_of(architecture: object) -> str | None:
         return None
     return (
         f"transformers has it, with {source} as input, but it is no decoder, encoder, "
-        "encoder-decoder of text or model of images that could be tried as it is"
+        "encoder-decoder of text or model of images or sound that could be tried as it is"
     )
 
 

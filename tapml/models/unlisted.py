@@ -1,19 +1,17 @@
 """Classes of ``transformers`` that no file of :mod:`tapml.models.families` has: tried as they are.
 
-A class is a decoder, an encoder-decoder, a model of images or an encoder by the automatic classes
-that it belongs to. Names of sizes come from its configuration's class, shapes of a cache from one
-run of its own, masks and positions from trying: the first way in which the entries compute what the
-class's own forward computes is taken. What does not work is refused by the reason.
+A class is a decoder, an encoder-decoder, a model of images or sound, or an encoder by the automatic
+classes that it belongs to. Names of sizes come from its configuration's class, shapes of a cache
+from one run of its own, masks and positions from trying: the first way in which the entries compute
+what the class's own forward computes is taken. What does not work is refused by the reason.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 from tapml.models.families.cross_attention import cross_attention
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
 from tapml.models.families.masks import by_layer, plain, unmasked, windowed
+from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
 from tapml.models.loaded import Loaded
 from tapml.models.quiet_transformers import quiet_transformers
@@ -40,8 +39,11 @@ _SIZES: Final = {
 }
 _DECODERS: Final = ("CAUSAL_LM",)
 _BOTH: Final = ("SEQ_TO_SEQ_CAUSAL_LM",)
-_CLASSES: Final = ("IMAGE_CLASSIFICATION", "SEQUENCE_CLASSIFICATION")
-_VECTORS: Final = ("MASKED_LM", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "TEXT_ENCODING", "")
+_CLASSES: Final = ("IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION", "SEQUENCE_CLASSIFICATION")
+_VECTORS: Final = (
+    "MASKED_LM", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "TEXT_ENCODING", "CTC", "",
+)  # fmt: skip
+_SHAPES: Final = {"pixel_values": image, "input_values": sound, "input_features": features}
 _MASKS: Final = (plain, windowed, by_layer, after_padding, unmasked)
 _Model = TypeVar("_Model", bound=Loaded)
 
@@ -88,9 +90,9 @@ def unlisted_family(architecture: str) -> Family | None:
     if not (classes or architecture in _names(_VECTORS) or architecture.endswith("Model")):
         return None
     common["measure"] = "classes" if classes else "vectors"
-    if source == "pixel_values":
+    if source in _SHAPES:
         common |= dict.fromkeys(_SIZES, "")
-        return Family(**common, workload="module", image=_image)
+        return Family(**common, workload="module", image=_SHAPES[source])
     if source != "input_ids":
         return None
     return Family(
@@ -158,30 +160,6 @@ def _longest(module: nn.Module) -> int | None:
         if "position" in path.rpartition(".")[2] and padding is not None and table is not None:
             return int(table.shape[0]) - int(padding) - 1
     return None
-
-
-def _image(config: Any) -> tuple[int, ...]:
-    """Channels, height and width, from the configuration or the folder's preprocessor."""
-    own = getattr(config, "vision_config", config)
-    size = getattr(own, "image_size", None) or _prepared_size(config)
-    height, width = size if isinstance(size, list | tuple) else (size, size)
-    return int(getattr(own, "num_channels", 3)), int(height), int(width)
-
-
-def _prepared_size(config: Any) -> Any:
-    path = Path(config.name_or_path) / "preprocessor_config.json"
-    try:
-        read = json.loads(path.read_text("utf-8"))
-        size = read.get("crop_size") or read["size"]
-        if isinstance(size, dict):
-            edge = size.get("shortest_edge")
-            size = (size.get("height", edge), size.get("width", edge))
-        return tuple(int(each) for each in size) if isinstance(size, list | tuple) else int(size)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"{path.parent} says nothing of the size of its images: expected image_size in "
-            f"config.json, or size in {path.name}"
-        ) from error
 
 
 class _Probe:

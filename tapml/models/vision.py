@@ -1,4 +1,4 @@
-"""Classes of images from a folder of transformers: a batch of one size."""
+"""Models of images or sound from a folder of transformers: a batch of one size."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _WAVES: Final = 4
 
 
 class _FirstResult(nn.Module):
-    """The first result of a model of images: its logits, or vectors."""
+    """The first result of a model of images or sound: its logits, or vectors."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        """Images ``[batch, channels, height, width]``, normalized, to ``[batch, ...]``."""
-        result: Tensor = self.model(pixel_values=pixel_values)[0]
+    def forward(self, values: Tensor) -> Tensor:
+        """Normalized images ``[batch, channels, height, width]``, or sound, to ``[batch, ...]``."""
+        result: Tensor = self.model(**{self.model.main_input_name: values})[0]
         return result
 
 
 @dataclass(frozen=True)
 class LoadedVision(LoadedModule):
-    """A classifier of images."""
+    """A model of images or sound."""
 
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """The one entry, ``forward``."""
@@ -44,7 +44,7 @@ class LoadedVision(LoadedModule):
         return (one_entry(MODULE, _FirstResult(self.module).eval(), inputs),)
 
     def own_steps(self) -> Iterator[OwnStep]:
-        """Each sample, against ``forward`` of images one at a time."""
+        """Each sample, against ``forward`` of each of its images alone."""
         (entry,) = self.entry_modules()
         for arrays, _ in self.samples:
             (images,) = (torch.from_numpy(each) for each in self.stored.prepare(arrays).values())
@@ -57,22 +57,24 @@ class LoadedVision(LoadedModule):
 def load_vision(
     module: Any, family: Family, folder: Path, dtype: str, weights_hash: str, batch: int
 ) -> LoadedVision:
-    """The model of a loaded module, with images by seed as samples."""
+    """The model of a loaded module, with images or sound by seed as samples."""
     assert family.image is not None  # noqa: S101 - a family of images says their shape
+    source = module.main_input_name
+    what = "images" if source == "pixel_values" else "sounds"
     shape = (batch, *family.image(module.config))
     classes = family.measure == "classes"
     labels = dict(getattr(module.config, "id2label", None) or {})
     signature = StoredModule(
         name=folder.name,
         dtype=dtype,
-        inputs=(ModuleTensor("pixel_values", dtype, shape),),
+        inputs=(ModuleTensor(source, dtype, shape),),
         outputs=(ModuleTensor("logits" if classes else "vectors", dtype),),
         measure=family.measure,
         labels=tuple(str(labels[each]) for each in sorted(labels)) if classes else (),
         weights_hash=weights_hash,
     )
     samples = tuple(
-        ((_images(shape, number),), f"images by seed {number}") for number in range(_SAMPLES)
+        ((_images(shape, number),), f"{what} by seed {number}") for number in range(_SAMPLES)
     )
     return LoadedVision(
         folder.name,
@@ -83,15 +85,20 @@ def load_vision(
         1,
         weights_hash,
         folder,
-        notes=("images are made by seed unless given (--input)",),
+        notes=(f"{what} are made by seed unless given (--input)",),
         signature=signature,
         samples=samples,
     )
 
 
 def _images(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """Smooth images from -1 to 1, a few waves in each channel, as of normalized photographs."""
+    """Smooth images from -1 to 1, a few waves in each channel, as of normalized photographs.
+
+    A sound without channels is noise: its waves would be far too slow.
+    """
     random = np.random.default_rng(seed)
+    if len(shape) == len(("batch", "samples")):
+        return random.standard_normal(shape, np.float32)
     *outer, height, width = shape
     rows, columns = np.linspace(0, 1, height)[:, None], np.linspace(0, 1, width)[None]
     images = np.zeros(shape)

@@ -70,10 +70,15 @@ class Perturbations:
     def _move(self, values: Float64s, units: Float64s, position: int, repeat: int) -> Float64s:
         start = (position * 104_729 + repeat * 350_377 + 1) % _NOISE_LENGTH
         numbers = _noise(self._seed)
-        noise = numbers[start : start + values.size]
-        if noise.size < values.size:
-            noise = np.resize(np.roll(numbers, -start), values.size)
-        perturbed: Float64s = noise.reshape(values.shape) * units
+        flat = np.ravel(units)
+        perturbed: Float64s = np.empty(values.size)
+        done = 0
+        while done < values.size:
+            noise = numbers[start : start + values.size - done]
+            end = done + noise.size
+            np.multiply(noise, flat[done:end], out=perturbed[done:end])
+            done, start = end, 0
+        perturbed = perturbed.reshape(values.shape)
         perturbed += values
         return perturbed
 

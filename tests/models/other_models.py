@@ -53,6 +53,11 @@ _LATENT: Final[dict[str, Any]] = {
     **{"qk_nope_head_dim": 8, "v_head_dim": 6, "n_group": 2, "topk_group": 1},
     **{"first_k_dense_replace": 1, "n_shared_experts": 1},
 }
+_WINDOW: Final[dict[str, Any]] = {"sliding_window": WINDOW}
+_KINDS: Final[dict[str, Any]] = {
+    **_WINDOW,
+    "layer_types": ["full_attention", "sliding_attention"],
+}
 _GPT: Final[dict[str, Any]] = {"n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 64}
 _STATES: Final[dict[str, Any]] = {
     **{"mamba_d_state": 4, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_n_groups": 1},
@@ -71,6 +76,21 @@ _SWIN: Final[dict[str, Any]] = {
     **{"num_channels": 3, "num_labels": 5, "image_size": 32, "patch_size": 4, "embed_dim": 16},
     **{"depths": [1, 2], "num_heads": [2, 4], "window_size": 4, "initializer_range": 0.1},
 }
+
+
+_SOUND: Final[dict[str, Any]] = {
+    **{name: value for name, value in _ENCODER.items() if name != "max_position_embeddings"},
+    **{"conv_dim": [16, 16], "conv_stride": [5, 2], "conv_kernel": [10, 3]},
+    **{"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4},
+    "num_feat_extract_layers": 2,
+}
+_SPEECH: Final[dict[str, Any]] = {
+    **{"d_model": 48, "encoder_layers": 2, "encoder_attention_heads": 6, "encoder_ffn_dim": 60},
+    **{"num_mel_bins": 8, "max_source_positions": 20},
+}
+
+
+_PREPARED: Final = {"image": {"size": {"shortest_edge": 32}}, "sound": {"sampling_rate": 800}}
 
 
 class Other(NamedTuple):
@@ -95,6 +115,10 @@ def _both(name: str, **changes: Any) -> Other:
 
 def _image(name: str, **changes: Any) -> Other:
     return Other("image", name, _IMAGE | changes)
+
+
+def _sound(name: str, **changes: Any) -> Other:
+    return Other("sound", name, _SOUND | changes)
 
 
 OTHERS: Final[tuple[Other, ...]] = (
@@ -222,6 +246,39 @@ OTHERS: Final[tuple[Other, ...]] = (
     _text("BartForCausalLM", **_BOTH),
     _text("BertLMHeadModel", is_decoder=True),
     _text("RobertaForCausalLM", is_decoder=True),
+    _text("GraniteSWAForCausalLM", layer_types=["full_attention", "sliding_attention"], **_WINDOW),
+    _text("GraniteMoeSWAForCausalLM", **_KINDS, **_EXPERTS),
+    _text("HrmTextForCausalLM", head_dim=8, num_layers_per_stack=1, num_key_value_heads=6),
+    _text("Lfm3ForCausalLM", **_WINDOW, head_dim=8, layer_types=["conv", "sliding_attention"]),
+    _text(
+        "ZayaForCausalLM",
+        **(_EXPERTS | {"num_experts_per_tok": 1}),
+        head_dim=8,
+        router_hidden_size=12,
+    ),
+    _text("YoutuForCausalLM", **_LATENT, head_dim=4),
+    _text("MellumForCausalLM", **_EXPERTS, head_dim=8),
+    _text("MiMoV2FlashForCausalLM", **_KINDS, **_EXPERTS, head_dim=8, v_head_dim=6),
+    _text("Cohere2MoeForCausalLM", **_KINDS, **_EXPERTS, head_dim=8),
+    _text("AXK1ForCausalLM", **_LATENT),
+    _text("CpmAntForCausalLM", dim_head=8, dim_ff=60),
+    _text("BertGenerationDecoder", is_decoder=True),
+    _text("BigBirdForCausalLM", is_decoder=True, attention_type="original_full"),
+    _text("BlenderbotForCausalLM", **_BOTH),
+    _text("Data2VecTextForCausalLM", is_decoder=True),
+    _text("MBartForCausalLM", **_BOTH),
+    _text("MarianForCausalLM", **_BOTH),
+    _text("PLBartForCausalLM", **_BOTH),
+    _text("MegatronBertForCausalLM", is_decoder=True),
+    _text("RemBertForCausalLM", is_decoder=True, input_embedding_size=24),
+    _text("RoCBertForCausalLM", is_decoder=True, enable_shape=False, enable_pronunciation=False),
+    _text("RoFormerForCausalLM", is_decoder=True, embedding_size=48),
+    _text("RobertaPreLayerNormForCausalLM", is_decoder=True),
+    _text("TrOCRForCausalLM", **_BOTH),
+    _text("XLMRobertaForCausalLM", is_decoder=True),
+    _text("XLMRobertaXLForCausalLM", is_decoder=True),
+    _text("XmodForCausalLM", is_decoder=True, languages=["en_XX"], default_language="en_XX"),
+    _text("ErnieForCausalLM", is_decoder=True),
     _encoder("AlbertModel", embedding_size=24),
     _encoder("AlbertForSequenceClassification", embedding_size=24, num_labels=5),
     _encoder("BertForMaskedLM"),
@@ -261,6 +318,34 @@ OTHERS: Final[tuple[Other, ...]] = (
     _encoder("XLMRobertaModel"),
     _encoder("Qwen3Model", num_key_value_heads=2, head_dim=8),
     _encoder("LlamaForSequenceClassification", num_key_value_heads=2, num_labels=5),
+    _encoder("BertForSequenceClassification", num_labels=5, problem_type="regression"),
+    _encoder("BertForMultipleChoice"),
+    _encoder("BertGenerationEncoder"),
+    _encoder("CanineModel"),
+    _encoder("ClapTextModel"),
+    _encoder("Data2VecTextModel"),
+    _encoder("DPRQuestionEncoder"),
+    _encoder("FlaubertModel", emb_dim=48, n_layers=2, n_heads=6),
+    _encoder("JinaEmbeddingsV3Model"),
+    _encoder("LiltModel", channel_shrink_ratio=2),
+    _encoder("LukeModel", entity_vocab_size=20, entity_emb_size=12),
+    _encoder("MarkupLMModel"),
+    _encoder("MraModel"),
+    _encoder("RoCBertModel", enable_shape=False, enable_pronunciation=False),
+    _encoder("RobertaPreLayerNormModel"),
+    _encoder("SplinterModel"),
+    _encoder("XLMRobertaXLModel"),
+    _encoder("XmodModel", languages=["en_XX"], default_language="en_XX"),
+    _encoder("YosoModel"),
+    _encoder("UltrabertModel"),
+    _encoder("GteModel"),
+    _encoder("NeoMMEModel", num_key_value_heads=2),
+    _encoder("ElectraForTokenClassification", embedding_size=24, num_labels=5),
+    _encoder("DebertaV2ForSequenceClassification", num_labels=5),
+    _encoder("ModernBertForSequenceClassification", num_labels=5, local_attention=8),
+    _encoder("DistilBertForMaskedLM", dim=48, n_layers=2, n_heads=6, hidden_dim=60),
+    _encoder("MPNetForMaskedLM"),
+    _encoder("GPT2ForSequenceClassification", **_GPT, num_labels=5),
     _both("BartForConditionalGeneration"),
     _both("BlenderbotForConditionalGeneration"),
     _both("LongT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
@@ -272,6 +357,13 @@ OTHERS: Final[tuple[Other, ...]] = (
     _both("PLBartForConditionalGeneration"),
     _both("SwitchTransformersForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
     _both("UMT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
+    _both("BlenderbotSmallForConditionalGeneration"),
+    _both("LEDForConditionalGeneration", attention_window=8, max_encoder_position_embeddings=64),
+    _both("MvpForConditionalGeneration"),
+    _both("NllbMoeForConditionalGeneration", num_experts=4, expert_capacity=16),
+    _both("PegasusXForConditionalGeneration", block_size=8, num_global_tokens=4),
+    _both("FSMTForConditionalGeneration", src_vocab_size=131, tgt_vocab_size=131),
+    _both("BigBirdPegasusForConditionalGeneration", attention_type="original_full"),
     _image("BeitForImageClassification"),
     _image("CLIPVisionModel", projection_dim=20),
     Other("image", "ConvNextForImageClassification", _STAGES),
@@ -306,6 +398,59 @@ OTHERS: Final[tuple[Other, ...]] = (
     _image("SiglipVisionModel"),
     _image("ViTModel"),
     _image("ViTMSNForImageClassification"),
+    Other(
+        "image",
+        "BitForImageClassification",
+        {**_STAGES, "embedding_size": 16, "num_groups": 8, "hidden_sizes": [32, 64]},
+    ),
+    _image("CLIPForImageClassification"),
+    Other("image", "CvtForImageClassification", {"num_channels": 3, "num_labels": 5}),
+    _image("Data2VecVisionForImageClassification"),
+    _image("DeiTForImageClassificationWithTeacher"),
+    _image("Dinov2WithRegistersForImageClassification"),
+    _image("DINOv3ViTModel"),
+    Other("image", "DINOv3ConvNextModel", {"hidden_sizes": [16] * 4, "depths": [1] * 4}),
+    Other("image", "DonutSwinModel", _SWIN),
+    Other("image", "HGNetV2ForImageClassification", {"num_labels": 5}),
+    _image("IJepaForImageClassification"),
+    Other("image", "LevitForImageClassification", {"image_size": 64, "num_labels": 5}),
+    _image("MobileViTV2ForImageClassification", width_multiplier=0.25, image_size=64, patch_size=2),
+    Other(
+        "image",
+        "PoolFormerForImageClassification",
+        {"num_labels": 5, "hidden_sizes": [16, 16, 24, 24]},
+    ),
+    Other("image", "PvtForImageClassification", {"image_size": 64, "num_labels": 5}),
+    Other("image", "PvtV2ForImageClassification", {"image_size": 64, "num_labels": 5}),
+    _image("SiglipForImageClassification"),
+    Other("image", "SwiftFormerForImageClassification", {"num_labels": 5, "image_size": 64}),
+    Other("image", "TextNetForImageClassification", {"num_labels": 5, "image_size": 64}),
+    _image("PixioModel"),
+    _image("VivitModel"),
+    _image("ViTMAEModel"),
+    _image("YolosModel", image_size=[32, 32]),
+    Other("image", "GLPNModel", {"num_labels": 5}),
+    _image("Siglip2VisionModel"),
+    _image("DPTModel"),
+    _image("VitDetModel"),
+    _sound("ASTForAudioClassification", num_mel_bins=16, max_length=32, patch_size=8),
+    _sound("Data2VecAudioForCTC"),
+    _sound("HubertForCTC"),
+    _sound("HubertForSequenceClassification", num_labels=5, classifier_proj_size=12),
+    _sound("HubertModel", feat_extract_norm="layer", do_stable_layer_norm=True),
+    _sound("ParakeetForCTC"),
+    _sound("SEWForCTC", squeeze_factor=2),
+    _sound("UniSpeechForCTC"),
+    _sound("UniSpeechSatForCTC"),
+    _sound("Wav2Vec2BertForCTC", feature_projection_input_dim=16),
+    _sound("Wav2Vec2ConformerForCTC", position_embeddings_type="rotary"),
+    _sound("Wav2Vec2ForCTC"),
+    _sound("Wav2Vec2ForSequenceClassification", num_labels=5, classifier_proj_size=12),
+    _sound("Wav2Vec2Model"),
+    _sound("WavLMForCTC"),
+    _sound("WhisperForAudioClassification", **_SPEECH, num_labels=5, classifier_proj_size=12),
+    _sound("EncodecModel"),
+    Other("two inputs", "CLIPModel", {}),
 )
 
 
@@ -321,8 +466,8 @@ def make_other(path: Path, other: Other) -> Path:
             if value.dim() == 1:
                 value.add_(torch.randn_like(value) * (0.2 if "norm" in name.lower() else 0.05))
     module.save_pretrained(path)
-    if other.kind == "image":
-        (path / "preprocessor_config.json").write_text(json.dumps({"size": {"shortest_edge": 32}}))
+    if other.kind in _PREPARED:
+        (path / "preprocessor_config.json").write_text(json.dumps(_PREPARED[other.kind]))
     return path
 
 

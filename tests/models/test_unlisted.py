@@ -84,6 +84,8 @@ def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path)
         ("MBartForConditionalGeneration", "encoder_decoder"),
         ("ResNetForImageClassification", "module"),
         ("SwinForImageClassification", "module"),
+        ("Wav2Vec2ForCTC", "module"),
+        ("ASTForAudioClassification", "module"),
     ],
 )
 def test_other_kinds_of_models_compute_what_their_own_forward_computes(
@@ -113,5 +115,5 @@ def test_an_image_of_no_known_size_is_asked_for(tmp_path: Path) -> None:
 
 def test_only_classes_of_known_kinds_are_tried() -> None:
     assert unlisted_family("BertForMultipleChoice") is None
-    assert unlisted_family("Wav2Vec2Model") is None
+    assert unlisted_family("SpeechT5ForSpeechToText") is None
     assert unlisted_family("SomebodysForCausalLM") is None

@@ -21,10 +21,10 @@ class Written(NamedTuple):
     matrix: Array
 
 
-def _random() -> tuple[Array, Array, Array]:
-    """Codes ``[N, K]``, scales float16 and zeros ``[N, groups]``."""
+def _random(group: int = GROUP) -> tuple[Array, Array, Array]:
+    """Codes ``[N, K]``, scales float16 and zeros ``[N, groups]``; the last group may be shorter."""
     random = np.random.default_rng(5)
-    groups = COLUMNS // GROUP
+    groups = -(-COLUMNS // group)
     codes = random.integers(0, 16, (ROWS, COLUMNS))
     scales = random.uniform(0.01, 0.2, (ROWS, groups)).astype(np.float16)
     return codes, scales, random.integers(0, 16, (ROWS, groups))
@@ -56,12 +56,19 @@ def _matrix(codes: Array, scales: Array, zeros: Array, group_of: Array) -> Array
     return matrix
 
 
-def gptq(version: int = 1, *, symmetric: bool = False, act_order: bool = False) -> Written:
+def gptq(
+    version: int = 1,
+    *,
+    symmetric: bool = False,
+    act_order: bool = False,
+    group: int = GROUP,
+    dynamic: dict[str, Any] | None = None,
+) -> Written:
     """GPTQ; version 1 stores one less than the zero."""
-    codes, scales, zeros = _random()
+    codes, scales, zeros = _random(group)
     if symmetric:
         zeros = np.full_like(zeros, 8)
-    group_of = np.arange(COLUMNS) // GROUP
+    group_of = np.arange(COLUMNS) // group
     if act_order:
         group_of = np.random.default_rng(6).permutation(group_of)
     stored = (zeros - 1) % 16 if version == 1 else zeros
@@ -74,28 +81,32 @@ def gptq(version: int = 1, *, symmetric: bool = False, act_order: bool = False) 
     config = {
         "quant_method": "gptq",
         "bits": 4,
-        "group_size": GROUP,
+        "group_size": GROUP if dynamic else group,
         "desc_act": act_order,
         "checkpoint_format": "gptq" if version == 1 else "gptq_v2",
+        "dynamic": dynamic,
     }
     return Written(tensors, config, _matrix(codes, scales, zeros, group_of))
 
 
-def awq() -> Written:
+def awq(group: int = GROUP) -> Written:
     """AWQ in the layout of its ``gemm`` kernels."""
-    codes, scales, zeros = _random()
+    codes, scales, zeros = _random(group)
     tensors = {
         "qweight": packed(codes.T, AWQ_ORDER),
         "qzeros": packed(zeros.T, AWQ_ORDER),
         "scales": np.ascontiguousarray(scales.T),
     }
-    config = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
-    return Written(tensors, config, _matrix(codes, scales, zeros, np.arange(COLUMNS) // GROUP))
+    config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": "gemm"}
+    return Written(tensors, config, _matrix(codes, scales, zeros, np.arange(COLUMNS) // group))
 
 
-def compressed_tensors(*, symmetric: bool = True) -> Written:
+def compressed_tensors(
+    *, symmetric: bool = True, act_order: bool = False, group: int = GROUP
+) -> Written:
     """compressed-tensors, ``pack-quantized``."""
-    codes, scales, zeros = _random()
+    codes, scales, zeros = _random(group)
+    group_of = np.arange(COLUMNS) // group
     if symmetric:
         zeros = np.full_like(zeros, 8)
     tensors: dict[str, Array] = {
@@ -105,13 +116,16 @@ def compressed_tensors(*, symmetric: bool = True) -> Written:
     }
     if not symmetric:
         tensors["weight_zero_point"] = np.ascontiguousarray(packed(zeros.T).T)
-    weights = {"num_bits": 4, "type": "int", "symmetric": symmetric, "group_size": GROUP}
+    if act_order:
+        group_of = np.random.default_rng(6).permutation(group_of)
+        tensors["weight_g_idx"] = group_of.astype(np.int32)
+    weights = {"num_bits": 4, "type": "int", "symmetric": symmetric, "group_size": group}
     config = {
         "quant_method": "compressed-tensors",
         "format": "pack-quantized",
         "config_groups": {"group_0": {"weights": weights}},
     }
-    return Written(tensors, config, _matrix(codes, scales, zeros, np.arange(COLUMNS) // GROUP))
+    return Written(tensors, config, _matrix(codes, scales, zeros, group_of))
 
 
 WRITTEN: dict[str, Callable[[], Written]] = {
@@ -120,7 +134,17 @@ WRITTEN: dict[str, Callable[[], Written]] = {
     "gptq v1, act-order": lambda: gptq(act_order=True),
     "gptq v2": lambda: gptq(2),
     "gptq v2, act-order": lambda: gptq(2, act_order=True),
+    "gptq, a last group of 16 after two of 24": lambda: gptq(act_order=True, group=24),
+    "gptq, one group longer than a row": lambda: gptq(group=128),
+    "gptq, groups of this layer": lambda: gptq(
+        group=32, dynamic={"-:.*down": {}, r"+:layers\.\d+\.up": {"group_size": 32}}
+    ),
     "awq": awq,
+    "awq, a last group of 16 after two of 24": lambda: awq(24),
     "compressed-tensors": compressed_tensors,
     "compressed-tensors, asymmetric": lambda: compressed_tensors(symmetric=False),
+    "compressed-tensors, act-order": lambda: compressed_tensors(symmetric=False, act_order=True),
+    "compressed-tensors, a last group of 16": lambda: compressed_tensors(
+        symmetric=False, act_order=True, group=24
+    ),
 }

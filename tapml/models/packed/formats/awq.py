@@ -26,11 +26,13 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
-    groups, words = columns // layer.group_size(), rows // PER_WORD
+    size = layer.group_size()
+    groups, words = layer.groups(size), rows // PER_WORD
     codes = nibbles(layer.tensor("qweight", columns, words, dtype=torch.int32), 1, _PLACES).T
     scales = layer.tensor("scales", groups, rows).to(torch.float32).T
     zeros = nibbles(layer.tensor("qzeros", groups, words, dtype=torch.int32), 1, _PLACES).T
-    return pack(codes, 4, scales=scales, zeros=zeros.to(torch.float32), name=layer.path)
+    scales, zeros = layer.even(scales, size), layer.even(zeros.to(torch.float32), size)
+    return pack(codes, 4, scales=scales, zeros=zeros, name=layer.path)
 
 
 FORMAT = Format(

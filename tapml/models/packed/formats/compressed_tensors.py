@@ -22,7 +22,10 @@ _MIDDLE: Final = 8
 
 def _check(config: Mapping[str, Any], where: str) -> None:
     require(config, where, "format", "pack-quantized")
-    for name, group in (config.get("config_groups") or {}).items():
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise InputError(f"{where} has no config_groups in its quantization_config: fetch it again")
+    for name, group in groups.items():
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(weights, dict):
             raise InputError(f"{where} has the group {str(name)[:40]!r} without weights")
@@ -38,6 +41,7 @@ def _read(layer: Layer) -> PackedWeight:
     given = layer.tensors.get("weight_scale")
     groups = int(given.shape[1]) if given is not None and given.dim() > 1 else 1
     scales = layer.tensor("weight_scale", rows, groups)
+    size = _group_size(layer, groups)
     if "weight_shape" in layer.tensors:
         stored = tuple(int(each) for each in layer.tensors["weight_shape"].tolist())
         if stored != layer.shape:
@@ -49,8 +53,32 @@ def _read(layer: Layer) -> PackedWeight:
     if "weight_zero_point" in layer.tensors:
         packed = layer.tensor("weight_zero_point", -(-rows // PER_WORD), groups, dtype=torch.int32)
         zeros = (nibbles(packed, 0)[:rows] - _MIDDLE).to(torch.float32)
+        zeros = layer.even(zeros, size)
     codes = nibbles(words, 1)[:, :columns]
-    return pack(codes, 4, _MIDDLE, scales=scales, zeros=zeros, name=layer.path)
+    order = layer.order("weight_g_idx", size)
+    if order is not None:
+        codes = codes[:, order]
+    scales = layer.even(scales, size)
+    return pack(codes, 4, _MIDDLE, scales=scales, zeros=zeros, order=order, name=layer.path)
+
+
+def _group_size(layer: Layer, groups: int) -> int:
+    """The one of the configuration's sizes that gives so many groups.
+
+    Raises
+    ------
+    InputError
+        If none does.
+    """
+    given = [each["weights"].get("group_size") for each in layer.config["config_groups"].values()]
+    sizes = [layer.group_size({"group_size": -1 if each is None else each}) for each in given]
+    for size in sizes:
+        if layer.groups(size) == groups:
+            return size
+    raise InputError(
+        f"{layer.path}.weight_scale has {groups} groups for {layer.shape[1]} columns: expected "
+        f"groups of {' or '.join(map(str, sizes))} columns, as config.json says"
+    )
 
 
 FORMAT = Format(

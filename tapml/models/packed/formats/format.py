@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Final
 
 import torch
@@ -59,22 +60,56 @@ class Layer:
             )
         return found
 
-    def group_size(self) -> int:
-        """The columns of a group, which its ``quantization_config`` names: all of them by -1.
+    def group_size(self, settings: Mapping[str, Any] | None = None) -> int:
+        """The columns of a group, all of them by -1; the last group may have fewer.
+
+        `settings` has the ``group_size``, else the checkpoint's ``quantization_config``.
 
         Raises
         ------
         InputError
-            If it does not divide the columns.
+            If it is no such number.
         """
-        columns = self.shape[1]
-        size = self.config.get("group_size", 128)
-        size = columns if size == -1 else size
-        if not isinstance(size, int) or size < 1 or columns % size:
+        size = (self.config if settings is None else settings).get("group_size", 128)
+        if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != -1):
             raise InputError(
-                f"{self.path} has {columns} columns and a group_size of {size}: expected a divisor"
+                f"{self.path} has a group_size of {str(size)[:40]}: expected a number of columns, "
+                "or -1 for all of them"
             )
-        return size
+        return self.shape[1] if size == -1 else min(size, self.shape[1])
+
+    def groups(self, size: int) -> int:
+        """How many groups of this size the columns have, the last one perhaps shorter."""
+        return -(-self.shape[1] // size)
+
+    def order(self, suffix: str, size: int) -> Tensor | None:
+        """The columns sorted by their group, which a tensor says; None if they are.
+
+        Raises
+        ------
+        InputError
+            If a group has not as many columns as the others.
+        """
+        if suffix not in self.tensors:
+            return None
+        columns = self.shape[1]
+        group_of = self.tensor(suffix, columns).long()
+        if (group_of == -1).all():
+            return None  # as it was made, and never set
+        order = torch.argsort(group_of, stable=True)
+        expected = torch.arange(columns) // size
+        if not torch.equal(group_of[order], expected):
+            raise InputError(
+                f"{self.path}.{suffix} does not give every group {size} columns: expected what "
+                "act-order writes; quantize the float weights (--quantize int4)"
+            )
+        return None if torch.equal(group_of, expected) else order
+
+    def even(self, values: Tensor, size: int) -> Tensor:
+        """Numbers ``[N, groups]``, repeated so that all groups have as many columns."""
+        columns = self.shape[1]
+        part = gcd(size, columns)
+        return values if part == size else values[:, torch.arange(0, columns, part) // size]
 
 
 @dataclass(frozen=True)

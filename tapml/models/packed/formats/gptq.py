@@ -8,6 +8,7 @@ AutoGPTQ, ``qlinear_cuda_old.py``; GPTQModel for version 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 
 from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
 from tapml.models.packed.weight import PackedWeight, pack
-from tapml_targets.errors import InputError
 
 
 def _check(config: Mapping[str, Any], where: str) -> None:
@@ -25,8 +25,9 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
-    size = layer.group_size()
-    groups = columns // size
+    settings = _settings(layer)
+    size = layer.group_size(settings)
+    groups = layer.groups(size)
     words = layer.tensor("qweight", columns // PER_WORD, rows, dtype=torch.int32)
     packed_zeros = layer.tensor("qzeros", groups, rows // PER_WORD, dtype=torch.int32)
     scales = layer.tensor("scales", groups, rows).to(torch.float32).T
@@ -35,27 +36,24 @@ def _read(layer: Layer) -> PackedWeight:
     if layer.config.get("checkpoint_format") != "gptq_v2":
         # A zero of 0 is stored as 15.
         zeros = zeros + 1 & 15
-    order = _order(layer, columns, size)
+    order = layer.order("g_idx", size)
     if order is not None:
         codes = codes[:, order]
-    return pack(
-        codes, 4, scales=scales, zeros=zeros.to(torch.float32), order=order, name=layer.path
-    )
+    scales, zeros = layer.even(scales, size), layer.even(zeros.to(torch.float32), size)
+    return pack(codes, 4, scales=scales, zeros=zeros, order=order, name=layer.path)
 
 
-def _order(layer: Layer, columns: int, size: int) -> torch.Tensor | None:
-    """The columns sorted by group; None if they are."""
-    if "g_idx" not in layer.tensors:
-        return None
-    group_of = layer.tensor("g_idx", columns).long()
-    order = torch.argsort(group_of, stable=True)
-    expected = torch.arange(columns) // size
-    if not torch.equal(group_of[order], expected):
-        raise InputError(
-            f"{layer.path}.g_idx does not give every group {size} columns: expected what "
-            "desc_act writes; quantize the float weights (--quantize int4)"
-        )
-    return None if torch.equal(group_of, expected) else order
+def _settings(layer: Layer) -> Mapping[str, Any]:
+    """The configuration with what GPTQModel's ``dynamic`` changes of this layer.
+
+    A key is a pattern of paths, behind ``+:`` or nothing; ``-:`` names layers that stay floats.
+    """
+    for key, changes in (layer.config.get("dynamic") or {}).items():
+        if not key.startswith("-:") and re.match(key.removeprefix("+:"), layer.path):
+            settings = {**layer.config, **changes}
+            require(settings, layer.path, "bits", 4)
+            return settings
+    return layer.config
 
 
 FORMAT = Format(
