@@ -226,9 +226,12 @@ def _index_put(
 ) -> Any:
     """Rows put at places, of which the last counts, or added there.
 
-    TVM has those that name a place along every axis, and masks are left to it as well.
+    TVM has those that name a place along every axis, and masks are left to it as well, unless all
+    that they choose gets the same.
     """
     given = [(axis, each) for axis, each in enumerate(indices) if each is not None]
+    if len(given) == 1 and given[0][1].dtype == torch.bool:
+        return _put_where(operand, *given[0], values, accumulate)
     if any(each.dtype in (torch.bool, torch.uint8) for _, each in given):
         return NotImplemented
     if len(given) == operand.dim() and not accumulate:
@@ -266,6 +269,17 @@ def _index_put(
         flat = torch.where((last > 0).reshape(count, *ones), chosen, flat)
     back = sorted(range(operand.dim()), key=[*axes, *rest].__getitem__)
     return flat.reshape(moved.shape).permute(back)
+
+
+def _put_where(operand: Tensor, axis: int, mask: Tensor, values: Tensor, accumulate: bool) -> Any:
+    """What a mask of some axes chooses, from `axis` on, gets the same values."""
+    after = operand.dim() - axis - mask.dim()
+    if values.dim() > after and values.numel() != 1:
+        return NotImplemented  # A row for each that it chooses.
+    same = values.reshape(()) if values.numel() == 1 else values
+    if accumulate:
+        same = operand + same
+    return torch.where(mask.reshape(*mask.shape, *[1] * after), same.to(operand.dtype), operand)
 
 
 # Of a place and a row, of which a reduction reads every one.
