@@ -56,6 +56,11 @@ HEALTHY: Final = {
     ".onnx": ("onnxruntime", "openvino", "onnxruntime:disabled"),
 }
 _HELD: Final = 2
+# What the faults are planted in.
+_PATCHED: Final = {
+    ".keras": lambda: find_backend("keras-numpy"),
+    ".onnx": lambda: Backend("the reference", on_onnx.__name__, on_onnx.DESCRIPTION),
+}
 
 
 class LeftOutError(Exception):
@@ -104,7 +109,8 @@ def study(
     Returns
     -------
     A comparison as plain data; its pairs have besides ``cause`` (empty for the healthy pair),
-    ``truth`` and ``acted``, the nodes where the patch changed a value, in order.
+    ``truth``, ``acted``, the nodes where the patch changed a value, in order, and ``ended``, the
+    last of them in a run that failed.
 
     Raises
     ------
@@ -141,16 +147,19 @@ def study(
                 except BackendFailedError as error:
                     failures[name] = error.failure
             names = [each.backend.text for each in faulty]
+            # Before nodes are run alone, which acts as well.
+            ended = [] if failures.keys().isdisjoint(names) else _nodes_in(acted)[-1:]
             against = (
                 [(names[0], names[1])] if everywhere else [(each, names[0]) for each in healthy]
             )
             found = [_pair(each, outputs, data, localizer) for each in against]
-            nodes = set(acted.read_text("utf-8").split("\n")) if acted.exists() else set()
+            nodes = set(_nodes_in(acted))
             acted.unlink(missing_ok=True)
             order = [each.name for each in processes[healthy[0]].nodes if each.name in nodes]
             if order:
                 pairs += [
-                    each | {"cause": cause.name, "truth": True, "acted": order} for each in found
+                    each | {"cause": cause.name, "truth": True, "acted": order, "ended": ended}
+                    for each in found
                 ]
             for process in faulty:
                 process.close()
@@ -170,6 +179,10 @@ def study(
         for name, each in failures.items() if name not in named
     ]  # fmt: skip
     return {**document, "pairs": pairs}
+
+
+def _nodes_in(acted: Path) -> list[str]:
+    return acted.read_text("utf-8").splitlines() if acted.exists() else []
 
 
 def _run_healthy(
@@ -196,13 +209,12 @@ def _run_healthy(
     else:
         raise LeftOutError(f"only {' and '.join(outputs) or 'nothing'} runs it")
     made = dict(outputs)
-    if model.suffix == ".onnx":
-        backend = Backend("the reference", on_onnx.__name__, on_onnx.DESCRIPTION)
-        with _process(backend, model, pool) as process:
-            try:
-                made[backend.text] = process.run(inputs)
-            except BackendFailedError as error:
-                raise LeftOutError(f"the reference fails without a fault: {error}") from error
+    with _process(_PATCHED[model.suffix](), model, pool) as process:
+        name = process.backend.text
+        try:
+            made[name] = process.run(inputs)
+        except BackendFailedError as error:
+            raise LeftOutError(f"{name} fails without a fault: {error}") from error
     truth = truth_of(data.labels, list(made.values()))
     for one, other in combinations(made, 2):
         verdict = judge(made[one], made[other], truth, Thresholds(), instances=len(data))

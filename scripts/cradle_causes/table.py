@@ -30,7 +30,8 @@ def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _is_exact(pair: dict[str, Any]) -> bool:
-    return bool(pair["layer"] == pair["acted"][0])
+    """Whether the layer is the first where the patch acted, or where it ended the run."""
+    return pair["layer"] in [pair["acted"][0], *pair.get("ended", ())]
 
 
 def _published(pair: dict[str, Any]) -> tuple[bool, bool]:

@@ -84,10 +84,7 @@ class TorchGraph:
         names = [each.name for each in self.inputs()]
         self._given = dict(zip(given, names, strict=True))
         self._dtypes = {name: each.meta["val"].dtype for each, name in self._given.items()}
-        self._mutates = any(
-            getattr(getattr(each.target, "_schema", None), "is_mutable", False)
-            for each in self._module.graph.nodes
-        )
+        self._mutates = writes(self._module)
         (end,) = (each for each in self._module.graph.nodes if each.op == "output")
         self.outputs = [self._name_of(each) for each in end.all_input_nodes]
 
@@ -216,6 +213,14 @@ class TorchGraph:
     def _name_of(self, value: fx.Node) -> str:
         name, place = self._place_of(value)
         return f"{name}:{place}" if place else name
+
+
+def writes(module: fx.GraphModule) -> bool:
+    """Whether an operation of a program writes in place."""
+    return any(
+        getattr(getattr(each.target, "_schema", None), "is_mutable", False)
+        for each in module.graph.nodes
+    )
 
 
 def _is_item(node: fx.Node) -> bool:

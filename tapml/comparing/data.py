@@ -12,7 +12,7 @@ import numpy as np
 
 from tapml.backends.runner import Array, Input
 from tapml.backends.steps import instances
-from tapml.comparing.data_folders import fitted, read_folder
+from tapml.comparing.data_folders import CLASSES, fitted, read_folder
 from tapml.comparing.texts import ENDING, read_texts, to_tokens
 from tapml_targets.errors import InputError
 
@@ -108,7 +108,9 @@ def read_data(path: Path) -> Data:
     InputError
         If the file is no such archive, is too large, or its arrays do not fit together.
     """
-    if path.suffix == ENDING or (path.is_dir() and any(path.glob(f"*{ENDING}"))):
+    if path.suffix == ENDING or (
+        path.is_dir() and any(each.name != CLASSES for each in path.glob(f"*{ENDING}"))
+    ):
         return Data({}, texts=tuple(read_texts(path)))
     if path.is_dir():
         arrays, images = read_folder(path)

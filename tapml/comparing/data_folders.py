@@ -12,6 +12,10 @@ from tapml.backends.runner import Array
 from tapml_targets.errors import InputError, SetupError
 
 LARGEST_BYTES: Final = 8 << 30
+CLASSES: Final = "classes.txt"
+"""A file that may list the names of all classes beside their subfolders, in their order."""
+_CHANNELS: Final = (1, 3)
+_GREY: Final = np.array([0.299, 0.587, 0.114])
 _ENDINGS: Final = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"))
 
 
@@ -20,20 +24,25 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
 
     Either ``NAME.npy`` files, or images: ``x`` is then float32 [instances, height, width, channels]
     from 0 to 1, one channel if all are grey, and ``y`` the place of an image's subfolder in the
-    order of their names. Images without subfolders have no ``y``.
+    order of their names, or in the file ``classes.txt``. Images without subfolders have no ``y``.
 
     Raises
     ------
     InputError
-        If the folder has neither, is too large, or its images differ in size or cannot be read.
+        If the folder has neither, is too large, its images differ in size or cannot be read, or
+        ``classes.txt`` does not name a subfolder.
     SetupError
         If there are images and no Pillow.
     """
     if arrays := sorted(folder.glob("*.npy")):
         return {each.stem: _array(each) for each in arrays}, False
-    classes = sorted(each for each in folder.iterdir() if each.is_dir())
-    groups = [_images(each) for each in classes] or [_images(folder)]
-    files = [(file, label) for label, group in enumerate(groups) for file in group]
+    classes = sorted(
+        each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")
+    )
+    order = _order(folder, [each.name for each in classes])
+    files = [(file, order[each.name]) for each in classes for file in _images(each)]
+    if not classes:
+        files = [(file, 0) for file in _images(folder)]
     if not files:
         raise InputError(
             f"{folder} has no data; expected NAME.npy files, or images in subfolders by class"
@@ -59,6 +68,21 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
     x = (np.stack(found) / np.float32(255)).astype(np.float32)
     labels = {"y": np.array([label for _, label in files])} if classes else {}
     return {"x": x, **labels}, True
+
+
+def _order(folder: Path, found: list[str]) -> dict[str, int]:
+    """The label of each subfolder that was found."""
+    file = folder / CLASSES
+    try:
+        names = file.read_text("utf-8").split("\n") if file.exists() else found
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is no text in UTF-8 ({error})") from error
+    order = {name.strip(): place for place, name in enumerate(names)}
+    if unknown := [each for each in found if each not in order]:
+        raise InputError(
+            f"{file} does not name {unknown[0]!r}; expected a line for each subfolder's class"
+        )
+    return order
 
 
 def _images(folder: Path) -> list[Path]:
@@ -87,12 +111,29 @@ def _array(file: Path) -> Array:
 
 
 def fitted(images: Array, shape: tuple[int | None, ...]) -> Array:
-    """Images in the order of a model's axes: channels first if its shape says so.
+    """Images in the order of a model's axes, channels first if its shape says so, and as many.
+
+    Colours become grey (ITU-R 601, as Pillow does) where the model has one channel, and grey
+    becomes three equal channels where it has three.
 
     Examples
     --------
     >>> fitted(np.zeros((5, 8, 9, 3)), (None, 3, 8, 9)).shape
     (5, 3, 8, 9)
+    >>> fitted(np.zeros((5, 8, 9, 3)), (None, 8, 9, 1)).shape
+    (5, 8, 9, 1)
     """
-    first = len(shape) == images.ndim and shape[1] == images.shape[-1] != shape[-1]
+    if len(shape) != images.ndim:
+        return images
+    found = images.shape[-1]
+    first = shape[1] in _CHANNELS and (
+        shape[-1] not in _CHANNELS or (shape[1] == found != shape[-1])
+    )
+    wanted = shape[1 if first else -1]
+    if wanted in _CHANNELS and wanted != found:
+        images = (
+            np.broadcast_to(images, (*images.shape[:-1], wanted))
+            if found == 1
+            else (images @ _GREY.astype(images.dtype))[..., None]
+        )
     return np.moveaxis(images, -1, 1) if first else images

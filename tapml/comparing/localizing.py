@@ -129,7 +129,7 @@ class Localizer:
             return replace(
                 pair,
                 status="nondeterministic",
-                reason=f"{', '.join(unstable)} gives other values in every run",
+                reason=f"{_where_unstable(nodes, unstable, states)}: other values in every run",
             )
         # Infinite where one side has NaN: JSON's null.
         relative = pair.metrics.get("elementwise", {}).get("largest")
@@ -422,6 +422,19 @@ def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:
 def _draws(node: Node) -> bool:
     """Whether a node makes random numbers: with one seed, two libraries still draw others."""
     return node.kind.startswith("Random") or node.kind in _DRAWING
+
+
+def _where_unstable(
+    nodes: Sequence[Node], unstable: Sequence[str], states: Mapping[str, tuple[_Hidden, ...]]
+) -> str:
+    """The layers where it starts, each with the backends on which a second run differs."""
+    found = set(unstable)
+    said = []
+    for node in nodes:
+        if node.name in found and found.isdisjoint(name for name, _ in node.sources):
+            where = [name for name, runs in states.items() if _is_unstable(runs, node.name)]
+            said.append(f"{node.name} ({', '.join(where) or 'drawn'})")
+    return ", ".join(said)
 
 
 def _is_unstable(runs: tuple[_Hidden, ...], node: str) -> bool:

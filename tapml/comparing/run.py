@@ -282,6 +282,7 @@ def environment_of(
         variables={**description.variables, **({CODE: str(code)} if code else {})},
         without=description.without,
         preload=(*description.preload, *(description.packages if preload else ())),
+        scratch=True,
     )
 
 

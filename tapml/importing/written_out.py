@@ -232,8 +232,8 @@ def _index_put(
     TVM has those that name a place along every axis. Of masks it has none.
     """
     given = [(axis, each) for axis, each in enumerate(indices) if each is not None]
-    if not accumulate and len(indices) == 1 and given and given[0][1].dtype == torch.bool:
-        return _put_by_mask(operand, given[0][1], values)
+    if len(given) == 1 and given[0][1].dtype == torch.bool:
+        return _put_by_mask(operand, *given[0], values, accumulate)
     if any(each.dtype in (torch.bool, torch.uint8) for _, each in given):
         return NotImplemented
     if len(given) == operand.dim() and not accumulate:
@@ -273,15 +273,23 @@ def _index_put(
     return flat.reshape(moved.shape).permute(back)
 
 
-def _put_by_mask(operand: Tensor, mask: Tensor, values: Tensor) -> Any:
-    """Where a mask is true a value, or one after the other if the mask is over all axes."""
-    rest = operand.dim() - mask.dim()
-    wide = mask.reshape(*mask.shape, *[1] * rest)
-    if values.dim() <= rest or values.shape[0] == 1:
-        if values.dim() > rest:
-            values = values.squeeze(0)
-        return torch.where(wide, values.to(operand.dtype), operand)
-    return operand.masked_scatter(wide, values) if rest == 0 else NotImplemented
+def _put_by_mask(operand: Tensor, axis: int, mask: Tensor, values: Tensor, accumulate: bool) -> Any:
+    """What a mask of some axes chooses, from `axis` on, gets the same values.
+
+    Where the mask is over all axes, it may get one value after the other.
+    """
+    after = operand.dim() - axis - mask.dim()
+    wide = mask.reshape(*mask.shape, *[1] * after)
+    if values.numel() == 1:
+        values = values.reshape(())
+    elif values.dim() == after + 1 and values.shape[0] == 1:
+        values = values.squeeze(0)
+    if values.dim() <= after:
+        same = operand + values if accumulate else values
+        return torch.where(wide, same.to(operand.dtype), operand)
+    if axis or after or accumulate:
+        return NotImplemented  # A row for each that it chooses.
+    return operand.masked_scatter(wide, values)
 
 
 # Of a place and a row, of which a reduction reads every one.

@@ -111,7 +111,8 @@ class Server:
                 start_new_session=True,
                 env=environment.variables_of_server(),
             )
-        settings = {"jobs": jobs, "preload": environment.preload, "without": environment.without}
+        settings = {"jobs": jobs, "preload": environment.preload, "without": environment.without,
+                    "scratch": environment.scratch}  # fmt: skip
         with contextlib.suppress(BrokenPipeError):
             self.channel.send(encode(settings))
 

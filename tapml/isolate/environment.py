@@ -35,6 +35,9 @@ class Environment:
         Modules whose import must fail, even if they are installed.
     lent
         Packages that another interpreter gets from this one, besides those of the jobs.
+    scratch
+        Whether every process has a folder of its own for temporary files, which is removed when it
+        has ended: libraries leave theirs in a process that is killed.
     """
 
     python: str | os.PathLike[str] | None = None
@@ -42,6 +45,7 @@ class Environment:
     preload: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     lent: tuple[str, ...] = ()
+    scratch: bool = False
 
     def command(self, descriptor: int, jobs: Iterable[str]) -> list[str]:
         """The server's command line. Raises SetupError if the interpreter does not exist."""

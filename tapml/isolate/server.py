@@ -57,11 +57,14 @@ class _Process:
 
 
 class _Server:
-    def __init__(self, socket_of_pool: socket.socket, pool: Channel, jobs: Collection[str]) -> None:
+    def __init__(
+        self, socket_of_pool: socket.socket, pool: Channel, jobs: Collection[str], *, scratch: bool
+    ) -> None:
         self._socket = socket_of_pool
         self._pool = pool
         self._unsent = bytearray()
         self._jobs = jobs
+        self._scratch = scratch
         self._processes: dict[int, _Process] = {}
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
@@ -110,8 +113,13 @@ class _Server:
     def _fork(self, request: dict[str, Any], descriptor: int) -> None:
         member = None if request["member"] is None else Member(**request["member"])
         output = tempfile.TemporaryFile()  # noqa: SIM115  (closed when the child is reaped)
+        folder = "" if member is None else member.folder
+        if self._scratch and not folder:
+            folder = tempfile.mkdtemp(prefix="tapml-process-")
         pid = os.fork()
         if pid == 0:
+            if self._scratch:
+                os.environ["TMPDIR"] = tempfile.tempdir = folder
             self._selector.close()
             for ours in (self._pool, self._woken, self._waker):
                 ours.close()
@@ -121,7 +129,6 @@ class _Server:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             # Parent and child both do this: whichever comes first, there is a group to kill.
             os.setpgid(pid, pid)
-        folder = "" if member is None else member.folder
         process = _Process(request["fork"], pid, output, folder)
         self._processes[process.number] = process
         self._answer({"number": process.number, "pid": pid})
@@ -194,4 +201,6 @@ def main(descriptor: int) -> None:
         # Keep the collector from writing to objects, so that children share their pages.
         gc.freeze()
         gc.enable()
-        _Server(connection, pool, frozenset(settings["jobs"])).run(requests)
+        _Server(connection, pool, frozenset(settings["jobs"]), scratch=settings["scratch"]).run(
+            requests
+        )

@@ -10,7 +10,7 @@ from tests.importing.modules import root_module
 
 
 class Puts(nn.Module):
-    """By one index of three axes, and by two; with repeated places; a number for all."""
+    """By one index of three axes, and by two; with repeated places; a number for all; by masks."""
 
     def forward(self, data: Tensor, at: Tensor, other: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Data ``[5, 4, 3]``, indices ``[3]``, and rows ``[3, 4, 3]``."""
@@ -19,6 +19,8 @@ class Puts(nn.Module):
             data.index_put((at,), rows, accumulate=True),
             data.index_put((at, other), rows[:, 0], accumulate=True),
             data.index_put((at,), torch.zeros(())),
+            data.index_put((data < 0,), torch.zeros(1)),
+            data.index_put((None, data[0, :, 0] > 0), rows[0, 0], accumulate=True),
             data.index_add(0, at, rows, alpha=2.0),
         )
 
@@ -29,4 +31,4 @@ def test_they_are_pytorchs() -> None:
     at, other = torch.tensor([4, 0, 2]), torch.tensor([-1, 2, 2])
     given = (data, at, other, rows)
     report = root_module(import_module(Puts(), given), [each.numpy() for each in given])
-    assert sum(each.kind == "output" for each in report.compared) == 5
+    assert sum(each.kind == "output" for each in report.compared) == 7

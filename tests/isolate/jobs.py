@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
@@ -242,3 +243,10 @@ def _connect(port: int) -> socket.socket:
             return socket.create_connection((_LOOPBACK, port))
         except ConnectionRefusedError:
             time.sleep(0.01)
+
+
+def leave_a_file(*_: Any) -> str:
+    """In the folder for temporary files; its name."""
+    descriptor, path = tempfile.mkstemp()
+    os.close(descriptor)
+    return path

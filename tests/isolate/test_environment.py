@@ -15,7 +15,7 @@ from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 from tapml_targets.errors import SetupError, TapmlError
 from tests.isolate.jobs import name
-from tests.isolate.processes import PATIENCE_SECONDS, servers
+from tests.isolate.processes import PATIENCE_SECONDS, servers, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,16 @@ def test_an_array_sent_where_there_is_no_numpy_says_so(pool: Pool, bare: Path) -
     job = pool.submit(name("echo"), np.zeros(3), environment=environment)
     with pytest.raises(TapmlError, match=r"has no numpy; install numpy there"):
         job.result(PATIENCE_SECONDS)
+
+
+def test_the_temporary_files_of_a_process_are_removed_with_it(pool: Pool) -> None:
+    environment = Environment(scratch=True)
+    with pool.worker(name("echo"), None, environment=environment) as worker:
+        left = Path(worker.call(name("leave_a_file"), None))
+        assert left.exists()
+    wait_until(lambda: not left.parent.exists())
+    done = pool.submit(name("leave_a_file"), environment=environment).result(PATIENCE_SECONDS)
+    wait_until(lambda: not Path(done).parent.exists())
 
 
 def test_workers_and_groups_run_there_too(pool: Pool, bare: Path) -> None:

@@ -16,7 +16,7 @@ from tapml.importing.imported import ImportedModel
 from tapml.importing.importer import import_model, import_module
 from tapml.models.onnx_file import load_onnx
 from tapml_rpc.reach import open_device
-from tapml_targets.errors import InputError, UnsupportedOperatorError
+from tapml_targets.errors import InputError, ReferenceFailedError, UnsupportedOperatorError
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
@@ -48,8 +48,11 @@ def _read_part(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
 def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepared:
     imported = _imported(part, inputs)
     (entry,) = imported.plan.entries.values()
-    with Compiler() as compiler:
-        kernels = compile_on(session, imported.plan, compiler)
+    try:
+        with Compiler() as compiler:
+            kernels = compile_on(session, imported.plan, compiler)
+    except ReferenceFailedError as error:
+        raise UnsupportedOperatorError(str(error.__cause__ or error)) from error
     executor = executor_on(imported.plan, imported.weights, kernels)
     names = list(part.inputs) if isinstance(part, TorchPart) else list(inputs)
     if len(names) != len(entry.inputs):

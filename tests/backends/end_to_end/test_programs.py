@@ -111,6 +111,27 @@ def writes_in_place(folder: str) -> None:
     # What bfloat16 cannot hold is rounded as the program does, also alone.
     (alone,) = runner.replay("neg_", [np.array([1.001] * 12, np.float32)])
     assert set(alone.tolist()) == {-1.0}
+    _check_exported(f"{folder}-exported")
+
+
+def _check_exported(folder: str) -> None:
+    """What is written through views of a value is in its ONNX model, too."""
+    import torch
+
+    import tapml
+
+    class Shifted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.zeros_like(x)
+            y[:, 1:] = x[:, :-1].double()
+            y[-1, ::2].fill_(5)
+            y.view(-1).mul_(2)
+            return y
+
+    tapml.from_torch(Shifted(), [torch.rand(3, 4)]).save(folder)
+    x = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    (found,) = _load("onnxruntime", folder).run({"x": x}).values()
+    np.testing.assert_array_equal(found, [[0, 2, 4, 6], [0, 10, 12, 14], [10, 18, 10, 22]])
 
 
 def language_model(variant: str) -> None:

@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tapml.backends.tapml_device.runner import load
 from tapml.isolate.pool import Pool
+from tapml_targets.errors import UnsupportedOperatorError
 from tests.backends.end_to_end.test_programs import DEADLINE, JOBS
 from tests.comparing.small_cnn import write_cnn
+
+LACKS = f"{__name__}:lacks_an_operation"
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(JOBS, workers=1, deadline_seconds=DEADLINE) as found:
+    with Pool([*JOBS, LACKS], workers=1, deadline_seconds=DEADLINE) as found:
         yield found
 
 
@@ -28,6 +32,24 @@ def test_a_module_agrees_with_pytorch(name: str, pool: Pool, tmp_path: Path) -> 
         for each in (name, "torch-eager")
     )
     np.testing.assert_allclose(found, right, rtol=1e-5)
+
+
+def lacks_an_operation(folder: str) -> None:
+    import torch
+
+    import tapml
+
+    class Best(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.topk(2).values
+
+    tapml.from_torch(Best(), [torch.rand(3, 4)]).save(folder)
+    with pytest.raises(UnsupportedOperatorError, match="'topk' does not compile for cpu"):
+        load(Path(folder), "cpu").run({"x": np.ones((3, 4), np.float32)})
+
+
+def test_what_does_not_compile_for_a_device_is_unsupported(pool: Pool, tmp_path: Path) -> None:
+    pool.submit(LACKS, str(tmp_path / "best")).result()
 
 
 @pytest.mark.parametrize("name", ["tvm", "cpu"])

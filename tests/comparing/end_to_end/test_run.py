@@ -177,6 +177,7 @@ def test_a_layer_that_differs_from_run_to_run_is_not_accused(cnn: Path) -> None:
     (pair,) = comparison.pairs
     assert pair.status == "nondeterministic"
     assert pair.unstable[0] == "relu1"
+    assert pair.reason == "relu1 (planted:noise): other values in every run"
     assert (pair.blamed, comparison.exit_code) == ("", 0)
 
 
