@@ -1,4 +1,4 @@
-"""Learning and checking beside TrainCheck 0.2.0, on traces of one script; asked for with --part.
+"""Learning and checking beside TrainCheck 0.2.0, on traces of two scripts; asked for with --part.
 
 TrainCheck needs an environment of its own, whose interpreter is named in ``TRAINCHECK_PYTHON``:
 
@@ -10,6 +10,7 @@ Seconds are those of the processor, of the command and all that it starts.
 
 from __future__ import annotations
 
+import inspect
 import os
 import resource
 import subprocess
@@ -19,14 +20,14 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.bench_invariants import Gpt, Layer
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import infer, run_of
 from tapml.invariants.trace import read_trace
 
-ITERATIONS: Final = (5, 10, 20)
 # What learning must be faster by.
 BAR: Final = 100.0
-SCRIPT: Final = """
+CNN: Final = """
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -61,32 +62,61 @@ for step in range(ITERATIONS):
     loss.backward()
     optimizer.step()
 """
+GPT: Final = f"""
+import torch
+from torch import nn
+from torch.nn import functional
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+
+{inspect.getsource(Layer)}
+
+{inspect.getsource(Gpt)}
+
+data = torch.randint(0, 256, (16, 8, 65))
+model = Gpt()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(ITERATIONS):
+    optimizer.zero_grad()
+    logits = model(data[step % 16, :, :-1])
+    loss = functional.cross_entropy(logits.flatten(0, -2), data[step % 16, :, 1:].flatten())
+    loss.backward()
+    optimizer.step()
+"""
+SCRIPTS: Final = {"CNN on digits": (CNN, (5, 20, 50)), "GPT, 0.9 million parameters": (GPT, (5,))}
 
 
 def measure() -> list[dict[str, Any]]:
-    """A row for each length of the run."""
+    """A row for each script and length of the run; a line on standard error as it is known."""
     python = os.environ.get("TRAINCHECK_PYTHON")
     if python is None:
         raise SystemExit("set TRAINCHECK_PYTHON to an interpreter with traincheck 0.2.0")
-    with tempfile.TemporaryDirectory() as name:
-        rows = [_row(Path(name), Path(python), count) for count in ITERATIONS]
+    rows = []
+    for name, (script, lengths) in SCRIPTS.items():
+        for iterations in lengths:
+            with tempfile.TemporaryDirectory() as folder:
+                row = _row(Path(folder), Path(python), script, iterations)
+            rows.append({"part": "traincheck", "name": f"{name}, {iterations} iterations", **row})
+            print(rows[-1], file=sys.stderr)
     return rows
 
 
-def _row(folder: Path, python: Path, iterations: int) -> dict[str, Any]:
-    script = folder / f"train_{iterations}.py"
-    script.write_text(SCRIPT.replace("ITERATIONS", str(iterations)), encoding="utf-8")
-    theirs, ours = folder / f"theirs-{iterations}", folder / f"ours-{iterations}"
+def _row(folder: Path, python: Path, text: str, iterations: int) -> dict[str, Any]:
+    script = folder / "train.py"
+    script.write_text(text.replace("ITERATIONS", str(iterations)), encoding="utf-8")
+    theirs, ours = folder / "theirs", folder / "ours"
     tools = python.parent
     collected = cpu_seconds(
         *(tools / "traincheck-collect", "-p", script, "--models-to-track", "model"),
         *("--output-dir", theirs),
     )
-    found = folder / f"invariants-{iterations}.json"
+    found = folder / "invariants.json"
     inferred = cpu_seconds(tools / "traincheck-infer", "-f", theirs, "-o", found)
     tapml = (sys.executable, "-m", "tapml.cli.main", "invariants")
     recorded = cpu_seconds(*tapml, "collect", ours, "--", sys.executable, script)
-    whole = cpu_seconds(*tapml, "infer", ours, "--output", folder / f"ours-{iterations}.json")
+    whole = cpu_seconds(*tapml, "infer", ours, "--output", folder / "ours.json")
     trace = read_trace(ours)
     # Relations are found and imported the first time.
     infer([run_of(trace)])
@@ -100,8 +130,6 @@ def _row(folder: Path, python: Path, iterations: int) -> dict[str, Any]:
         checker.check(window)
     checked = time.process_time() - begun
     return {
-        "part": "traincheck",
-        "name": f"CNN on digits, {iterations} iterations",
         "theirs_collect_s": round(collected, 2),
         "theirs_infer_s": round(inferred, 2),
         "theirs_invariants": len(found.read_text("utf-8").splitlines()),

@@ -273,6 +273,17 @@ def test_a_session_is_opened_and_run_without_importing_compiler_or_pytorch() -> 
     assert set(loaded) & (HOST_ONLY | {"tvm_ffi"}) == set()
 
 
+def test_invariants_are_learned_without_importing_pytorch() -> None:
+    """It is ten times the rest of the command."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in (PACKAGES["tapml"] / "invariants" / "relations").glob("*.py")
+        for line, name in imported_names(path)
+        if name.split(".")[0] in HOST_ONLY | {"numpy"}
+    ]
+    assert wrong == []
+
+
 def test_modules_can_be_read_at_a_sitting() -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in all_modules()}
     long = {

@@ -320,13 +320,13 @@ def test_training_that_goes_on_in_evaluation_mode_is_found() -> None:
 def clipped(
     *, clips: str = "before", schedules: int = 1, other: bool = False, evaluates: bool = True
 ) -> Callable[[], None]:
-    """A loop that clips gradients, whose schedule moves every so many steps, and an evaluation."""
+    """A loop that clips gradients, an evaluation, and every so many steps a move of a schedule."""
 
     def loop() -> None:
         torch.manual_seed(0)
         model = nn.Linear(4, 1) if other else Holder(nn.Tanh())
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1) if schedules else None
         for step in range(6):
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
@@ -335,7 +335,7 @@ def clipped(
             optimizer.step()
             if clips == "after":
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            if step % schedules == schedules - 1:
+            if schedule is not None and step % schedules == schedules - 1:
                 schedule.step()
         model.train(not evaluates)
         with torch.no_grad():
@@ -361,6 +361,9 @@ def test_calls_that_a_program_leaves_out_altogether_are_found() -> None:
         "Holder is evaluated in evaluation mode."
     }
     assert all("LRScheduler.step" in each for each in rarely)
+    assert violated(learned, run(clipped(schedules=99))) == rarely
+    # The program may be set up without a schedule.
+    assert violated(learned, run(clipped(schedules=0))) == set()
     # Another program may do without.
     assert violated(learned, run(clipped(clips="never", schedules=3, other=True))) == set()
     # What came after the end of a trace, or on a rank that is not there, nobody knows.

@@ -7,11 +7,12 @@ So the rule is about a whole run, of the program that was learned from, which ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-import torch
+from typing import Final
 
 from tapml.invariants.record import FORWARD, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
+
+_PYTORCH: Final = "torch.nn.modules."
 
 
 class Evaluated(Relation):
@@ -26,7 +27,9 @@ class Evaluated(Relation):
         """One rule for each class; those of PyTorch itself may be any program's."""
         calls = [record for window in windows for record in window.calls(FORWARD)]
         found = {str(each.fields.get("class")) for each in calls if _evaluates(each)}
-        return [{"class": name} for name in sorted(found) if not hasattr(torch.nn, name)]
+        apis = {api for window in windows for api in window.by_name if api.startswith(_PYTORCH)}
+        own = found - {api.split(".")[-2] for api in apis}
+        return [{"class": name} for name in sorted(own)]
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each forward call in evaluation mode."""
