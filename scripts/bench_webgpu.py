@@ -23,9 +23,9 @@ from msgspec import structs
 
 from scripts.bench_runtime import take_turns
 from scripts.demo_compiling import DemoCompiling
+from tapml.devices.reach import open_device
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.in_process import open_in_process
-from tapml_rpc.reach import open_device
 from tapml_rpc.tracker.browsers import BrowserProcess, find_browser
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import EntryCall, Library

@@ -46,8 +46,8 @@ from scripts.mutants.subject import (  # noqa: E402
     open_subject,
 )
 from scripts.started_browser import BROWSERS, started_browser  # noqa: E402
+from tapml.devices.reach import describe_device  # noqa: E402
 from tapml.session.settings import Settings  # noqa: E402
-from tapml_rpc.reach import describe_device  # noqa: E402
 from tapml_targets.driver import DeviceDescription  # noqa: E402
 from tapml_targets.errors import TapmlError  # noqa: E402
 from tapml_targets.platforms import own_platforms  # noqa: E402

@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
     devices, file = config.getoption("--tapml-device"), config.getoption("--tapml-policy")
     if not devices and file is None:
         return
-    from tapml_rpc.reach import check_spec, is_remote
+    from tapml.devices.reach import check_spec, is_remote
     from tapml_targets.errors import InputError
     from tapml_targets.ranking import parse_device
 
@@ -141,7 +141,7 @@ def tapml_device(request: pytest.FixtureRequest) -> Iterator[Session]:
     Where the device is absent its tests are skipped with the reason, or fail if
     ``TAPML_REQUIRE_DEVICES=1`` says that there must be one.
     """
-    from tapml_rpc.reach import open_device
+    from tapml.devices.reach import open_device
     from tapml_targets.errors import NoSuchDeviceError
 
     try:

@@ -53,7 +53,7 @@ execute importing
 compiler
 report
 models plan runs
-durable isolate native_imports own_operators
+devices durable isolate native_imports own_operators
 """
 # Modules that know each other, each group with its reason.
 CYCLES: dict[frozenset[str], str] = {

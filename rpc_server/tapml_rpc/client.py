@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Final
 
@@ -21,7 +22,7 @@ from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Batch, Session
 from tapml_rpc.transport import CallResult, PendingCall, PendingRead, Transport
 from tapml_rpc.tunnel import leads_to_websocket, websocket_through
-from tapml_targets.errors import InputError, SetupError
+from tapml_targets.errors import InputError, SetupError, UnreachableError
 from tapml_targets.installed import package_hint
 
 __all__ = [
@@ -103,7 +104,7 @@ def _transport(
             ssl_context=credentials.ssl_context() if encrypted and credentials else None,
             lease=lease,
         )
-    _check_port(address)
+    _check_place(address)
     try:
         # Boards without ZeroMQ use the other binding.
         from tapml_rpc.zeromq.opening import open_zeromq
@@ -129,8 +130,8 @@ def _transport(
         raise type(error)(f"{error}{told(address)}") from None
 
 
-def _check_port(address: str) -> None:
-    """Check the port: libzmq takes any text, and then connects to nothing until the timeout."""
+def _check_place(address: str) -> None:
+    """Check host and port: libzmq takes any text, and connects to nothing until the timeout."""
     there = split_address(address, ("tcp",))
     if address.startswith("tcp://") and (there is None or not there[2]):
         _, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -140,3 +141,8 @@ def _check_port(address: str) -> None:
             + repr(address)
             + ("" if good else f": {port!r} is not a port from 1 to 65535")
         )
+    if there is not None:
+        try:
+            socket.getaddrinfo(there[1], there[2])
+        except (socket.gaierror, UnicodeError) as error:
+            raise UnreachableError(f"there is no host {there[1]!r}: {error}") from None

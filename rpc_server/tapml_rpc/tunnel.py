@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import socket
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from urllib.parse import urlsplit
 
 from tapml_rpc.flow import Flow, Forwarder
 from tapml_rpc.security.bind import bracketed
+from tapml_rpc.security.private_files import new_folder
 from tapml_targets.errors import InputError, SetupError
 
 if TYPE_CHECKING:
@@ -174,8 +174,9 @@ def bridged(dialled: socket.socket) -> str:
     libzmq opens its connections itself, and knows nothing of tunnels. Only this user can enter its
     folder, which is removed at the connection's first byte; a second connection is refused.
     """
-    folder = Path(tempfile.mkdtemp(prefix="tapml-"))
+    folder: Path | None = None
     try:
+        folder = new_folder("tapml-")
         path = folder / "relay"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
@@ -183,7 +184,8 @@ def bridged(dialled: socket.socket) -> str:
         listener.settimeout(_ACCEPT_SECONDS)
     except BaseException:
         dialled.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     threading.Thread(target=_accept, args=(folder, listener, dialled), daemon=True).start()
     return f"ipc://{path}"

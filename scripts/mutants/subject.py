@@ -16,6 +16,7 @@ from tapml.carving.record import carve
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
+from tapml.devices.reach import open_device
 from tapml.execute.executor import Executor
 from tapml.offload.rooted_reference import open_rooted_reference
 from tapml.oracles.carved_case import CarvedCase
@@ -32,7 +33,6 @@ from tapml.suite.suite import Suite
 from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_rpc.reach import open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import Library
 from tapml_targets.target import Target

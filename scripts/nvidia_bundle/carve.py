@@ -14,11 +14,11 @@ from typing import Any
 def main(carried: str, package: str, device: str, out: str) -> dict[str, Any]:
     """Root the device and carve on it; the last line of output is the result."""
     from tapml.carving.record import carve
+    from tapml.devices.reach import open_device
     from tapml.execute.device_reference import DeviceReference, executor_on
     from tapml.package.load import open_package
     from tapml.plan import format as plan_format
     from tapml.rooting.recorded import RecordedRoots
-    from tapml_rpc.reach import open_device
     from tapml_targets.errors import MismatchError, TapmlError
     from tapml_targets.library_format import unpack
 

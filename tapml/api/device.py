@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from tapml.devices.reach import check_spec, is_remote, open_another, open_device
 from tapml_rpc.client import Session
-from tapml_rpc.reach import check_spec, is_remote, open_another, open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tapml_targets.platforms import check_platform
@@ -70,7 +70,7 @@ class Device:
         Parameters
         ----------
         own_seconds
-            As for :func:`~tapml_rpc.reach.open_device`.
+            As for :func:`~tapml.devices.reach.open_device`.
         """
         with self._lock:
             if self._session is not None and is_remote(self.name):

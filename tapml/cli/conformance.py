@@ -44,7 +44,7 @@ def run_conformance(
     InputError
         If a spec is malformed.
     """
-    from tapml_rpc.reach import check_spec
+    from tapml.devices.reach import check_spec
 
     places: dict[str, Place]
     problems: dict[str, str] = {}
@@ -101,8 +101,8 @@ def _of_this_machine(
 
 
 def _named(spec: str) -> list[CaseResult]:
-    from tapml_rpc.conformance import conformance_over
-    from tapml_rpc.reach import is_remote, open_device
+    from tapml.devices.conformance import conformance_over
+    from tapml.devices.reach import is_remote, open_device
     from tapml_targets.conformance.running import conformance
 
     if not is_remote(spec):

@@ -254,7 +254,7 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 def _target(facts: SessionFacts) -> Target:
     """The session's target with its device's limits."""
-    from tapml_rpc.reach import describe_device
+    from tapml.devices.reach import describe_device
 
     return facts.target(describe_device(facts.device).limits)
 

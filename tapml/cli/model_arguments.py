@@ -99,7 +99,7 @@ def _reference_of(name: str) -> str:
     InputError
         If it is no device's name.
     """
-    from tapml_rpc.reach import check_spec, is_remote
+    from tapml.devices.reach import check_spec, is_remote
     from tapml_targets.platforms import check_platform
 
     check_spec(name)

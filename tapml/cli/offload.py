@@ -24,11 +24,11 @@ from tapml.cli.progress import watch
 from tapml.cli.remote_devices import add_no_open, wanted_device
 from tapml.cli.report import time_lines
 from tapml.cli.termination import exit_code_of, word_for
+from tapml.devices.browser import is_browser
+from tapml.devices.reach import check_spec, is_remote
 from tapml.session.run_settings import DEVICE_LIMITS
 from tapml.session.run_state import in_one_line
 from tapml.session.settings import RunOptions, Settings
-from tapml_rpc.browser.device import is_browser
-from tapml_rpc.reach import check_spec, is_remote
 from tapml_targets.errors import InputError
 from tapml_targets.limit_profiles import load_profile
 from tapml_targets.platforms import DEFAULT_PLATFORM, browser_platform, check_platform

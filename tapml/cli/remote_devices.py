@@ -57,7 +57,7 @@ def wanted_device(arguments: argparse.Namespace) -> str | None:
     device: str | None = arguments.device
     if device is None or not arguments.no_open:
         return device
-    from tapml_rpc.browser.device import without_opening
+    from tapml.devices.browser import without_opening
 
     return without_opening(device)
 
@@ -125,7 +125,7 @@ def addressed_devices(
 
 def _of_tracker(tracker: str, device: ListedDevice, *, measure: bool) -> dict[str, Any] | None:
     """The self-test of a tracker's device; None if unknown."""
-    from tapml_rpc.reach import open_device, place_of_lent
+    from tapml.devices.reach import open_device, place_of_lent
 
     if measure and not device.leases:
         # Do not wait if another client was faster.
@@ -136,7 +136,7 @@ def _of_tracker(tracker: str, device: ListedDevice, *, measure: bool) -> dict[st
 
 
 def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
-    from tapml_rpc.self_test import session_self_test
+    from tapml.devices.self_test import session_self_test
 
     found = session_self_test(session, refresh=refresh)
     return None if found is None else self_test_row(found)
@@ -145,7 +145,7 @@ def _measured(session: Session, *, refresh: bool) -> dict[str, Any] | None:
 def _known(description: DeviceDescription, place: str) -> dict[str, Any] | None:
     try:
         # It needs numpy, which a board that lists devices may lack.
-        from tapml_rpc.self_test import remembered_elsewhere
+        from tapml.devices.self_test import remembered_elsewhere
     except ImportError:
         return None
     found = remembered_elsewhere(description, place)
@@ -169,7 +169,7 @@ def self_test_lines(found: dict[str, Any] | None) -> list[str]:
 
 
 def _asked(address: str, *, self_test: bool) -> dict[str, Any]:
-    from tapml_rpc.reach import SCHEMES, open_device
+    from tapml.devices.reach import SCHEMES, open_device
     from tapml_targets.description import fingerprint, to_plain
 
     if not address.startswith(SCHEMES):

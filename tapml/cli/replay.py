@@ -191,12 +191,12 @@ def _replay_on_all(devices: list[str], arguments: argparse.Namespace, repro: Rep
 
 
 def _replay_repro(arguments: argparse.Namespace, repro: Repro) -> int:
+    from tapml.devices.reach import open_device
+    from tapml.devices.self_test import session_self_test
     from tapml.repro.folder import device_like, replay_repro
     from tapml.verdicts.policy_file import read_policy
     from tapml.verdicts.verdict import accusation
     from tapml_rpc.local import open_local
-    from tapml_rpc.reach import open_device
-    from tapml_rpc.self_test import session_self_test
 
     if arguments.policy is not None:
         repro = replace(repro, policy=read_policy(arguments.policy))
@@ -263,9 +263,9 @@ def _explain_test(arguments: argparse.Namespace) -> int:
 def _diagnosed(repro: Repro, result: ReplayResult, session: Session) -> Diagnosis | None:
     """Diagnose the failure, which needs the toolkit."""
     from tapml.compiler.compiler import Compiler
+    from tapml.devices.reach import open_another
     from tapml.diagnosis.in_subprocess import diagnose_in_subprocess
     from tapml.repro.folder import failure_of
-    from tapml_rpc.reach import open_another
 
     failure, another = failure_of(repro, result, session.device), partial(open_another, session)
     with Compiler() as compiler:
@@ -301,8 +301,8 @@ def _open_replayer(
     arguments: argparse.Namespace, policy: Policy
 ) -> Iterator[tuple[SuiteReplayer, Compiler]]:
     """Open suite, compiler, device and oracle together."""
+    from tapml.devices.reach import is_remote, open_device
     from tapml.oracles.probing import is_probe
-    from tapml_rpc.reach import is_remote, open_device
     from tapml_targets.ranking import find_device
 
     with open_suite(arguments.folder, filters_of(arguments)) as suite:
@@ -347,8 +347,8 @@ class _Failures:
         """Report on standard error if JSON goes to standard output."""
         stream = sys.stderr if self.arguments.json else sys.stdout
         if self.arguments.diagnose:
+            from tapml.devices.reach import open_another
             from tapml.diagnosis.in_subprocess import diagnose_in_subprocess
-            from tapml_rpc.reach import open_another
 
             another = partial(open_another, self.session)
             failure = diagnose_in_subprocess(failure, self.compiler, open_session=another)

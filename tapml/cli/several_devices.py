@@ -63,8 +63,8 @@ def columns_for(devices: Sequence[str], profile: str | None = None) -> list[Colu
     InputError
         If a device is named twice or its name is invalid.
     """
+    from tapml.devices.reach import open_device
     from tapml.matrix.implementation import OWN_SECONDS, columns_of
-    from tapml_rpc.reach import open_device
 
     check_names(devices)
     connecting = {
@@ -76,7 +76,7 @@ def columns_for(devices: Sequence[str], profile: str | None = None) -> list[Colu
 
 def check_names(devices: Sequence[str]) -> None:
     """Check that all names are valid, before anything slow."""
-    from tapml_rpc.reach import check_spec, is_remote
+    from tapml.devices.reach import check_spec, is_remote
     from tapml_targets.ranking import parse_device
 
     for device in devices:

@@ -71,8 +71,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Validate; 0 if everything passes, 1 if not."""
+    from tapml.devices.browser import without_opening
     from tapml.verdicts.policy_file import policy_of
-    from tapml_rpc.browser.device import without_opening
 
     policy, pace = policy_of(arguments.policy), pace_of(arguments)
     text = _text(arguments)

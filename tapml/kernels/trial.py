@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tapml.compiler.preflight import check
+from tapml.devices.reach import describe_device, is_remote, open_device
 from tapml.kernels.build_failure import compiler_text
 from tapml.kernels.compiled import compiled_library
 from tapml.kernels.dialects import language_of
@@ -40,7 +41,6 @@ from tapml.suite.carved_test import CarvedTest
 from tapml.suite.suite import Suite
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_rpc.reach import describe_device, is_remote, open_device
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import CompileError, DeviceLostError, InputError, KernelTimeoutError
 from tapml_targets.library import Library

@@ -9,10 +9,10 @@ from functools import partial
 from textwrap import shorten
 from typing import Any, Final
 
+from tapml.devices.reach import is_remote
 from tapml.replaying.memory import ReplayMemory
 from tapml.session.run_settings import within_profile
 from tapml_rpc.client import Session
-from tapml_rpc.reach import is_remote
 from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, TapmlError

@@ -9,6 +9,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tapml.compiler.symbol_ranges import SymbolRanges
+from tapml.devices.reach import is_remote
+from tapml.devices.self_test import session_self_test
 from tapml.failures.diagnosis import Diagnosis
 from tapml.matrix.comparing import Comparison, ImplementationResult
 from tapml.matrix.compiling import refusal
@@ -30,9 +32,7 @@ from tapml.verdicts.expectation import Expectation
 from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause, Verdict, cause_of, failed, not_run
 from tapml_rpc.client import Session
-from tapml_rpc.reach import is_remote
 from tapml_rpc.remote import RemoteLibrary
-from tapml_rpc.self_test import session_self_test
 from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
 from tapml_targets.library import Library
 from tapml_targets.self_test.facts import SelfTest

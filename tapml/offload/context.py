@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tapml.compiler.compiler import Compiler
+from tapml.devices.self_test import session_self_test
 from tapml.execute.device_reference import executor_on, reference_facts, reference_identity
 from tapml.execute.executor import Executor
 from tapml.importing.imported import ImportedModel
@@ -55,7 +56,6 @@ from tapml.workloads import workload_of
 from tapml.workloads.trace import ReferenceTrace
 from tapml.workloads.workload import Workload
 from tapml_rpc.client import Session
-from tapml_rpc.self_test import session_self_test
 from tapml_targets.description import fingerprint
 from tapml_targets.self_test.facts import SelfTest
 from tapml_targets.target import Target

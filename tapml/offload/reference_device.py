@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
+from tapml.devices.reach import is_remote, open_device
 from tapml.execute.device_reference import LLVM, DeviceReference, compile_on, reference_name
 from tapml.runs.events import Note
 from tapml.session.device import open_for_model
 from tapml.session.journal import REFERENCE
-from tapml_rpc.reach import is_remote, open_device
 from tapml_targets.errors import NoSuchDeviceError, SetupError, TapmlError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Final
 
 from tapml.compiler.preflight import require
 from tapml.compiler.symbol_ranges import SymbolRanges, symbol_ranges
+from tapml.devices.reach import open_another
 from tapml.durable.files import replace_folder, write_bytes, write_json, write_text
 from tapml.failures.diagnosis import Diagnosis
 from tapml.offload.context import MigrationContext
@@ -21,7 +22,6 @@ from tapml.repro.attempt import ATTEMPT, ATTEMPT_LIBRARY, ATTEMPT_VERSION
 from tapml.repro.writing import README, SCRIPT, SCRIPT_TEXT, write_kernels, write_repro
 from tapml.runs.events import Note
 from tapml.verdicts.verdict import Cause, failed
-from tapml_rpc.reach import open_another
 from tapml_targets.description import to_plain
 from tapml_targets.errors import CompileError, LimitExceededError
 from tapml_targets.library import Library

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.devices.reach import is_remote
 from tapml.replaying.failure_text import with_context
 from tapml.runs.events import Watcher, ignore
 from tapml.runs.folder import RunFolder
@@ -17,7 +18,6 @@ from tapml.session.journal import SESSION, open_journal
 from tapml.session.run_settings import DEVICE_LIMITS, profile_of
 from tapml.session.run_state import RunState
 from tapml.session.settings import RunOptions, Settings
-from tapml_rpc.reach import is_remote
 from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError, ReferenceLostError
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tapml.compiler.compiler import Compiler
 from tapml.compiler.preflight import check
+from tapml.devices.self_test import session_self_test
 from tapml.oracles.explain import explain
 from tapml.oracles.oracle import Oracle
 from tapml.oracles.probes import why_no_probe
@@ -29,7 +30,6 @@ from tapml.suite.suite import Suite
 from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause, Status, worse
 from tapml_rpc.client import Session
-from tapml_rpc.self_test import session_self_test
 from tapml_targets.description import fingerprint, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import CompileError, InputError

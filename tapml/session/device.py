@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
+from tapml.devices.reach import is_remote, open_device
 from tapml.models.natural_dtype import natural_dtype
 from tapml.models.resolve import resolve_model
 from tapml.runs.events import Note, Watcher
 from tapml_rpc.local import LocalWorker, open_local, start_local
-from tapml_rpc.reach import is_remote, open_device
 from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.ranking import parse_device
 

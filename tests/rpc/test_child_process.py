@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tapml_rpc.browser.device import OwnTracker
+from tapml.devices.browser import OwnTracker
 from tapml_rpc.child_process import OutputTail
 from tapml_rpc.failures import LOG_CHARACTERS
 from tapml_rpc.supervisor.worker_process import WorkerProcess

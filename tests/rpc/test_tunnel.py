@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
 from tapml_rpc.tracker.switchboard import MAX_FLOWS_OF_LEASE
 from tapml_rpc.tunnel import (
     RelayAddress,
+    bridged,
     data_address_beside,
     open_stream,
     open_tunnel,
@@ -183,6 +185,25 @@ def test_bytes_may_come_one_by_one(relay: Relay) -> None:
         while not got.endswith(b"lease control"):
             got += slow.recv(100)
         assert got.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+
+
+def test_a_bridge_has_room_where_temporary_files_lie_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    near, far = socket.socketpair()
+    with near, closing(socket.socket(socket.AF_UNIX)) as client:
+        client.connect(bridged(far).removeprefix("ipc://"))
+        client.sendall(b"through")
+        assert near.recv(100) == b"through"
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr("tapml_rpc.security.private_files._MOST_PLACE_BYTES", 4096)
+    near, far = socket.socketpair()
+    with near, pytest.raises(SetupError, match="no temporary folder can be made"):
+        bridged(far)
+    assert far.fileno() < 0, "nothing is left"
 
 
 def test_a_relays_address_names_host_lease_and_connection() -> None:

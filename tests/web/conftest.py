@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.main import main
+from tapml.devices.reach import open_device
 from tapml.package import browser_folder
 from tapml.package.make import make_package
-from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_process

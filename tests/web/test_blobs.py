@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tapml_rpc.reach import open_device
+from tapml.devices.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tapml_rpc.uploads import BlobWrite

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.offload import add_parser, session_settings
-from tapml_rpc.browser.device import without_opening
-from tapml_rpc.reach import open_another, open_device
+from tapml.devices.browser import without_opening
+from tapml.devices.reach import open_another, open_device
 from tapml_rpc.tracker.listing import list_devices
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.pages import NAME, DevicePage
@@ -107,7 +107,7 @@ def test_a_browser_without_a_window_is_started_and_ended(
 
 
 def test_ctrl_c_while_the_page_is_waited_for_leaves_nothing(tmp_path: Path) -> None:
-    script = "from tapml_rpc.reach import describe_device as d; d('browser:wait')"
+    script = "from tapml.devices.reach import describe_device as d; d('browser:wait')"
     process = subprocess.Popen(
         [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env={**os.environ}
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tapml.devices.reach import open_device
 from tapml.execute.plan_runner import PlanRunner
 from tapml.plan.graph_plan import (
     Entry,
@@ -17,7 +18,6 @@ from tapml.plan.graph_plan import (
     TensorSpecification,
     Value,
 )
-from tapml_rpc.reach import open_device
 from tapml_rpc.session import Session
 from tapml_targets.library import (
     BufferArgument,

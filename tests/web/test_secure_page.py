@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from tapml_rpc.reach import open_device
+from tapml.devices.reach import open_device
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.listing import list_devices
 from tests.report.browser import Page, open_browser

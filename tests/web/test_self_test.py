@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from tapml.cli.remote_devices import print_remote_devices, remote_devices
+from tapml.devices import self_test
+from tapml.devices.self_test import session_self_test
 from tapml.session.device_facts import SELF_TEST, record_self_test
-from tapml_rpc import self_test
-from tapml_rpc.self_test import session_self_test
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.self_test.facts import from_plain

@@ -25,8 +25,7 @@ export class BlobDesk {
     private readonly owner: string,
     private readonly send: (header: Header) => void,
   ) {
-    // One session must not take everybody's share, but may bring any one Library.
-    this.bound = Math.max(Math.floor(store.budget / 2), store.libraryBytes);
+    this.bound = store.sessionBytes;
   }
 
   /** Resolves once all requests so far are answered; null if none waits. */
@@ -131,14 +130,20 @@ export class BlobDesk {
     if (this.arrivals.size >= MAX_ARRIVALS) {
       throw protocolError(`more than ${MAX_ARRIVALS} blobs are on their way at once`);
     }
-    const underWay = [...this.arrivals.values()].reduce((sum, each) => sum + each.bytes.length, 0);
-    if (underWay + total > this.bound) {
+    const taken = this.taken();
+    if (taken + total > this.bound) {
       throw inputError(
-        `a blob of ${total} bytes beside ${underWay} on their way; a session may have ` +
+        `a blob of ${total} bytes beside ${taken} on their way or attached; a session may have ` +
           `${this.bound}`,
       );
     }
     this.arrivals.set(digest, this.store.begin(this.owner, digest, total));
+  }
+
+  /** Bytes of the store that nobody else can have because of this session. */
+  private taken(): number {
+    const arriving = [...this.arrivals.values()].reduce((sum, each) => sum + each.bytes.length, 0);
+    return [...this.session.blobs.values()].reduce((sum, each) => sum + each.length, arriving);
   }
 
   private drop(digest: string): void {
@@ -150,24 +155,23 @@ export class BlobDesk {
   }
 
   private async attach(digest: string): Promise<boolean> {
-    const { blobs } = this.session;
-    if (blobs.has(digest)) {
+    if (this.session.blobs.has(digest)) {
       return true;
     }
     const bytes = await this.store.attach(this.session, this.owner, digest);
     if (bytes === null) {
       return false;
     }
-    const attached = [...blobs.values()].reduce((sum, each) => sum + each.length, bytes.length);
+    const attached = this.taken() + bytes.length;
     // The session may have ended while the disk was read.
     if (this.isClosed() || attached > this.bound) {
       this.store.detach(this.session, digest);
       throw inputError(
-        `with a blob of ${bytes.length} bytes this session would have ${attached} attached; its ` +
-          `bound is ${this.bound}: detach what it is done with`,
+        `with a blob of ${bytes.length} bytes this session would have ${attached} attached or ` +
+          `on their way; its bound is ${this.bound}: detach what it is done with`,
       );
     }
-    blobs.set(digest, bytes);
+    this.session.blobs.set(digest, bytes);
     return true;
   }
 

@@ -85,9 +85,15 @@ export class BlobStore {
   /** `budget` is the most bytes in memory; unfinished uploads count. */
   constructor(readonly budget: number) {}
 
+  /** What one session may take: any one Library if possible, and a quarter is left to others. */
+  get sessionBytes(): number {
+    const most = Math.max(Math.floor(this.budget / 2), BOUNDS.library_bytes);
+    return Math.min(most, this.budget - Math.floor(this.budget / 4));
+  }
+
   /** The largest Library that there can be room for. */
   get libraryBytes(): number {
-    return Math.min(this.budget, BOUNDS.library_bytes);
+    return Math.min(this.sessionBytes, BOUNDS.library_bytes);
   }
 
   get blobs(): number {

@@ -167,19 +167,21 @@ test("where there is no room the error says by whose it is", async () => {
   );
   await assert.rejects(
     client.put(content(3, BUDGET)),
-    refused("InputError", /no room for a blob of 4096 bytes in a page that keeps 4096/),
+    refused("InputError", /4096 bytes beside 1500 on their way or attached; a session may have 3072/),
   );
 });
 
-test("a session may bring any one Library that it is told it may, and no more than that or half", async () => {
+test("a session may bring any one Library that it is told it may, and leaves others a quarter", async () => {
   const store = new BlobStore(BUDGET);
-  assert.equal(store.libraryBytes, BUDGET);
-  const library = content(1, BUDGET);
+  assert.equal(store.libraryBytes, (BUDGET / 4) * 3);
+  const library = content(1, store.libraryBytes);
   const client = new Client(store);
   assert.deepEqual(
     [await client.put(library), await client.ask("attach", { digest: digestOf(library) })],
     [true, true],
   );
+  await assert.rejects(client.put(content(2, 1)), refused("InputError", /a session may have 3072/));
+  assert.equal(await new Client(store, "bob").put(content(2, BUDGET / 4)), true);
   const large = new BlobStore(4 * BOUNDS.library_bytes);
   assert.equal(large.libraryBytes, BOUNDS.library_bytes);
   await assert.rejects(

@@ -50,6 +50,19 @@ def make_folder(folder: Path) -> None:
         )
 
 
+# A unix socket's path has room for 107 bytes on Linux, 103 elsewhere.
+_MOST_PLACE_BYTES: Final = 40
+
+
+def new_folder(prefix: str) -> Path:
+    """A new temporary folder for this user only, with room for a socket; raises SetupError."""
+    short = len(os.fsencode(tempfile.gettempdir())) <= _MOST_PLACE_BYTES
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=None if short else "/tmp"))  # noqa: S108
+    except OSError as error:
+        raise SetupError(f"no temporary folder can be made: {error}; set TMPDIR") from None
+
+
 def write_private(path: Path, text: str, *, mode: int = SECRET_MODE, replace: bool = False) -> None:
     """Write a complete file, with its mode from the first byte on; raises if it exists."""
     temporary = None

@@ -81,7 +81,7 @@ class Hub:
 
     def start(self) -> None:
         """Open the device in a first worker; raises TapmlError, before any client is admitted."""
-        self._pool.prepare().wait_until_open()
+        self._pool.prepare().result().wait_until_open()
 
     def hello(
         self, header: wire.Header, channel: Channel, identity: str
@@ -210,9 +210,9 @@ class Hub:
     def _lease_of(self, header: wire.Header, identity: str) -> str:
         """The lease of a client; raises SetupError if the device is lent to another key.
 
-        Only the key that holds a lease may use it, because its token can be read on its way through
-        a relay. A client that was admitted by a lease gets its session only under that lease: a
-        session without one would outlive it.
+        Only the key that holds a lease may use it, whoever else has come by its token. A client that
+        was admitted by a lease gets its session only under that lease: a session without one would
+        outlive it.
         """
         presented = wire.text(header.get("lease", ""), "lease", 64).encode()
         for lease in self._leases.values():

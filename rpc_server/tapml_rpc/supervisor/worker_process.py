@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -192,7 +193,7 @@ class WorkerProcess:
 
 
 class WorkerPool:
-    """Workers for later sessions: one waits, its device open.
+    """Workers for later sessions: one waits, its device open. All are started on one own thread.
 
     `allow_native`: workers may load machine code.
     """
@@ -200,32 +201,38 @@ class WorkerPool:
     def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
         self._device = device
         self._allow_native = allow_native
-        self._spare: WorkerProcess | None = None
+        self._spare: Future[WorkerProcess] | None = None
         self._lock = threading.Lock()
+        self._starter = ThreadPoolExecutor(1, "tapml-workers")
 
-    def prepare(self) -> WorkerProcess:
-        """Start the spare worker if there is none, and return it."""
+    def prepare(self) -> Future[WorkerProcess]:
+        """Have the spare worker started if there is none; it is not waited for."""
         with self._lock:
-            if self._spare is None or not self._spare.alive():
-                self._spare = self._start()
-            return self._spare
+            spare = self._spare
+            if spare is None or (
+                spare.done() and (spare.exception() is not None or not spare.result().alive())
+            ):
+                spare = self._spare = self._starter.submit(self._start)
+            return spare
 
     def take(self) -> WorkerProcess:
         """A worker for a session: the spare one, if it is alive and was not stopped."""
         with self._lock:
-            worker, self._spare = self._spare, None
+            spare, self._spare = self._spare, None
+        worker = None if spare is None else spare.result()
         if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
             worker.let_go()
             worker = None
-        return worker or self._start()
+        return worker or self._starter.submit(self._start).result()
 
     def close(self) -> None:
         """End the spare worker."""
         with self._lock:
             spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.pipe.close()
-            spare.end(kill=True)
+        if spare is not None and spare.exception() is None:
+            spare.result().pipe.close()
+            spare.result().end(kill=True)
+        self._starter.shutdown(wait=False)
 
     def _start(self) -> WorkerProcess:
         return WorkerProcess(self._device, allow_native=self._allow_native)

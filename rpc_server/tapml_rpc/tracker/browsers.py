@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from tapml_rpc.child_process import OutputTail
+from tapml_rpc.security.private_files import new_folder
 from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.vulkan_loader.drivers import browser_environment
 
@@ -74,8 +74,6 @@ _WATCHED: Final = (
 )
 _DOOR: Final = '<!doctype html><meta charset="utf-8"><script>location.replace(%s)</script>'
 _END_SECONDS: Final = 10.0
-# Chromium makes a socket below it, whose path has room for 107 bytes.
-_MOST_PLACE_BYTES: Final = 40
 _TAIL_BYTES: Final = 2000
 
 
@@ -138,10 +136,8 @@ class BrowserProcess:
 
     def __init__(self, url: str, browser: Browser | None = None) -> None:
         self.browser = browser or find_browser()
-        try:
-            self.profile = _new_folder()
-        except OSError as error:
-            raise SetupError(f"no folder for what a browser keeps: {error}") from error
+        # Chromium makes a socket below it.
+        self.profile = new_folder("tapml-browser-")
         door = self.profile / "open.html"
         try:
             door.write_text(_DOOR % json.dumps(url).replace("<", "\\u003c"), "utf-8")
@@ -208,11 +204,6 @@ class BrowserProcess:
             shutil.rmtree(self.profile, ignore_errors=True)
             if not self.profile.exists():
                 return
-
-
-def _new_folder() -> Path:
-    short = len(os.fsencode(tempfile.gettempdir())) <= _MOST_PLACE_BYTES
-    return Path(tempfile.mkdtemp(prefix="tapml-browser-", dir=None if short else "/tmp"))  # noqa: S108
 
 
 def _graphics() -> tuple[str, ...]:

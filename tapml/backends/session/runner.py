@@ -9,6 +9,7 @@ from pathlib import Path
 from tapml.backends.plan_graph import PlanGraph
 from tapml.backends.runner import Array, Input, Node, to_plain
 from tapml.backends.steps import in_steps
+from tapml.devices.reach import open_device
 from tapml.execute.device_reference import DeviceReference, executor_on
 from tapml.execute.interfaces import Reference
 from tapml.offload.reference_side import from_cache
@@ -18,7 +19,6 @@ from tapml.runs.events import ignore
 from tapml.runs.phases import Phases
 from tapml.session.kept_model import KeptModel, open_kept
 from tapml.session.settings import Settings
-from tapml_rpc.reach import open_device
 from tapml_targets.errors import InputError
 from tapml_targets.installed import package_version
 

@@ -5,7 +5,7 @@ from tapml.backends.parts import PROGRAM_FOLDER
 
 
 def _is_device(name: str) -> bool:
-    from tapml_rpc.reach import is_remote
+    from tapml.devices.reach import is_remote
     from tapml_targets.platforms import platform_names
 
     return is_remote(name) or name.partition(":")[0] in platform_names()

@@ -11,11 +11,11 @@ from tapml.backends.parts import Graph, PartsRunner, Prepared, graph_of
 from tapml.backends.runner import Array
 from tapml.backends.torch_graph import TorchPart
 from tapml.compiler.compiler import Compiler
+from tapml.devices.reach import open_device
 from tapml.execute.device_reference import compile_on, executor_on
 from tapml.importing.imported import ImportedModel
 from tapml.importing.importer import import_model, import_module
 from tapml.models.onnx_file import load_onnx
-from tapml_rpc.reach import open_device
 from tapml_targets.errors import InputError, ReferenceFailedError, UnsupportedOperatorError
 from tapml_targets.platforms import DEFAULT_PLATFORM
 

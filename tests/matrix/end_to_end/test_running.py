@@ -9,6 +9,7 @@ import pytest
 
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
+from tapml.devices.reach import open_device
 from tapml.matrix.implementation import Column, columns_of
 from tapml.matrix.report import Row
 from tapml.matrix.running import Matrix, opened
@@ -19,7 +20,6 @@ from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
-from tapml_rpc.reach import open_device
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
 from tests.conftest import RequireDevice

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,23 @@ def test_a_session_that_ended_untold_is_said_to_have_ended(hub: Hub) -> None:
     relay, _ = hub.hello(HELLO, Told(), "ada")
     relay.end("closed by the client")
     assert str(hub.lost(relay.token, "ada")) == "the session has ended: closed by the client"
+
+
+def test_the_next_worker_is_started_beside_the_front(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    start = WorkerProcess.__init__
+
+    def noted(worker: WorkerProcess, *given: Any, **named: Any) -> None:
+        started.append(threading.get_ident())
+        start(worker, *given, **named)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", noted)
+    hub.refill()
+    relay, _ = hub.hello(HELLO, Told(), "ada")
+    hub.refill()
+    assert relay.pid and len(started) >= 1 and threading.get_ident() not in started
 
 
 def test_a_lost_worker_is_waited_for_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

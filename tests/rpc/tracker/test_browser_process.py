@@ -88,13 +88,13 @@ def test_a_browser_ends_with_who_started_it_however_that_ends(tmp_path: Path) ->
 def test_a_browser_for_which_there_is_no_room_ends_no_tracker_and_is_started_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full() -> Path:
+    def full(**_: object) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     browser = find_browser(str(program(tmp_path, "chromium")))
     said: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr("tapml_rpc.tracker.browsers._new_folder", full)
+        patched.setattr("tempfile.mkdtemp", full)
         keeper = BrowserKeeper("http://127.0.0.1:1/", "tab", browser, 15, said.append)
 
     def runs() -> bool:

@@ -119,6 +119,6 @@ def test_a_fingerprint_is_shown_as_it_is(
     def refused(*_: object, **__: object) -> None:
         raise SetupError("the certificate's fingerprint is C2:AB:OK:AB")
 
-    monkeypatch.setattr("tapml_rpc.reach.open_device", refused)
+    monkeypatch.setattr("tapml.devices.reach.open_device", refused)
     _, shown = run_devices(capsys, "wss://127.0.0.1:1")
     assert "C2:AB:OK:AB" in shown

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.reach import open_device
+from tapml.devices.reach import open_device
+from tapml.devices.tracker import device_credentials
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.registration import Registration
-from tapml_rpc.tracker.request import device_credentials, request_device, tracker_credentials
+from tapml_rpc.tracker.request import request_device, tracker_credentials
 from tapml_targets.errors import InputError, SetupError
 from tests.rpc.announced import AnnouncedProcess
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tapml.devices.reach import open_device
 from tapml_rpc.client import connect
-from tapml_rpc.reach import open_device
 from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.keys import make_pair, write_pair
@@ -24,7 +24,7 @@ from tests.rpc.tracker.trackers import Child, TrackerProcess, wait_for
 
 USES = (
     "import sys\n"
-    "from tapml_rpc.reach import open_device\n"
+    "from tapml.devices.reach import open_device\n"
     "session = open_device('tracker:served')\n"
     "buffer = session.allocate(1 << 20)\n"
     "session.fence()\n"

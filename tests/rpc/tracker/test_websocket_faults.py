@@ -28,7 +28,7 @@ from tests.rpc.tracker.trackers import (
 
 USES = (
     "import sys\n"
-    "from tapml_rpc.reach import open_device\n"
+    "from tapml.devices.reach import open_device\n"
     "session = open_device('tracker:page')\n"
     "buffer = session.allocate(1 << 20)\n"
     "session.fence()\n"

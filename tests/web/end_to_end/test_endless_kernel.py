@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tapml_rpc.reach import open_device
+from tapml.devices.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.listing import list_devices

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 import tapml as tml
-from tapml_rpc.reach import open_device
+from tapml.devices.reach import open_device
 from tapml_rpc.session import Session
 from tests.matrix.edges import KERNELS, Edges, inputs
 from tests.report.browser import Page, open_browser

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tapml_rpc.reach import open_device
+from tapml.devices.reach import open_device
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.errors import DeviceLostError

@@ -11,7 +11,7 @@ from scripts.mutants.kinds import KINDS, sites
 from scripts.mutants.sampling import draw
 from scripts.mutants.scoring import Score, Scorer
 from scripts.mutants.subject import FarDevice, open_subject
-from tapml_rpc.reach import describe_device
+from tapml.devices.reach import describe_device
 from tests.offload.sessions import FinishedSession
 from tests.web.pages import NAME, DevicePage
 

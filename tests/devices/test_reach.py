@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from tapml.devices.reach import check_spec, describe_device, open_another, open_device
 from tapml_rpc.client import connect
 from tapml_rpc.diagnose import told
-from tapml_rpc.reach import check_spec, describe_device, open_another, open_device
 from tapml_targets.errors import EXIT_NO_DEVICE, InputError, TapmlError, UnreachableError
 from tests.conftest import RequireDevice
 from tests.rpc.peers import ServerProcess

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tapml.devices.reach import open_another, place_of
+from tapml.devices.remote_driver import RemoteDriver
 from tapml_rpc.client import RemoteLibrary, RemoteTensor, Session
-from tapml_rpc.reach import open_another, place_of
-from tapml_rpc.remote_driver import RemoteDriver
 from tapml_targets import probe_cache
 from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
@@ -110,8 +110,8 @@ def session_self_test(session: Session, *, refresh: bool = False) -> SelfTest | 
 def remembered_elsewhere(description: DeviceDescription, place: str) -> SelfTest | None:
     """The cached self-test of a device elsewhere; None if it is missing or too old.
 
-    `place` is that of :func:`~tapml_rpc.reach.place_of`: of two boards with one fingerprint one may
-    be damaged.
+    `place` is that of :func:`~tapml.devices.reach.place_of`: of two boards with one fingerprint one
+    may be damaged.
     """
     try:
         known = probe_cache.load(_KIND, place, _state(description))

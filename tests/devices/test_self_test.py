@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc import self_test as elsewhere
+from tapml.devices import self_test as elsewhere
+from tapml.devices.reach import open_device
+from tapml.devices.self_test import self_test_over
 from tapml_rpc.local import open_local
-from tapml_rpc.reach import open_device
-from tapml_rpc.self_test import self_test_over
 from tapml_rpc.session import Session
 from tapml_targets.library import Library
 from tapml_targets.opencl.self_test import self_test_library

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tapml.devices.reach import open_another
+from tapml.devices.remote_driver import RemoteDriver
 from tapml_rpc.client import Session
-from tapml_rpc.reach import open_another
-from tapml_rpc.remote_driver import RemoteDriver
 from tapml_targets.conformance.bench import Bench, NotOfferedError, process_bytes
 from tapml_targets.conformance.running import CASES, CaseResult, run_cases
 from tapml_targets.description import fingerprint
@@ -13,7 +13,7 @@ from tapml_targets.errors import DeviceLostError, TapmlError
 
 
 def conformance_over(session: Session) -> list[CaseResult]:
-    """Run all cases on the device of an :func:`~tapml_rpc.reach.open_device` session.
+    """Run all cases on the device of an :func:`~tapml.devices.reach.open_device` session.
 
     Nobody else may use the session meanwhile. A case that takes the device down fails alone:
     the next one has a session of its own. Raises InputError if this side does not know the

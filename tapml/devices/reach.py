@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from tapml_rpc.browser.device import BROWSER, check_browser, is_browser, lend_browser
+from tapml.devices.browser import BROWSER, check_browser, is_browser, lend_browser
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import platform_names
 
@@ -115,7 +115,7 @@ def open_device(
     if is_browser(spec):
         lease, end = lend_browser(spec, credentials=credentials, say=say, own_seconds=own_seconds)
         return _lent(lease, end, kernel_deadline, credentials)
-    from tapml_rpc.tracker.request import resolve
+    from tapml.devices.tracker import resolve
 
     told = None if say is None else (lambda place: say(str(place)))
     lease = resolve(spec, tracker, own_seconds=own_seconds, credentials=credentials, on_queue=told)
@@ -129,8 +129,8 @@ def _lent(
     credentials: Credentials | None,
 ) -> Session:
     """A session with a leased device; `end` gives it back."""
+    from tapml.devices.tracker import device_credentials
     from tapml_rpc.client import connect
-    from tapml_rpc.tracker.request import device_credentials
 
     try:
         own = device_credentials(lease) if credentials is None else lease.credentials(credentials)

@@ -74,8 +74,9 @@ def lend_browser(
     `spec` is malformed, SetupError if there is no browser to start, or it does not become a
     device.
     """
+    from tapml.devices.tracker import VARIABLE
     from tapml_rpc.security.credentials import Credentials
-    from tapml_rpc.tracker.request import VARIABLE, request_device, tracker_credentials
+    from tapml_rpc.tracker.request import request_device, tracker_credentials
 
     check_browser(spec)
     way = spec.partition(":")[2]
@@ -113,9 +114,9 @@ def lend_browser(
 
 def _registered(credentials: Credentials | None, tell: Say) -> tuple[str, str] | None:
     """A running tracker's address and the name of one of its pages, a free one first."""
+    from tapml.devices.tracker import VARIABLE
     from tapml_rpc.tracker.listing import list_devices
     from tapml_rpc.tracker.options import DEFAULT_BIND
-    from tapml_rpc.tracker.request import VARIABLE
 
     given = os.environ.get(VARIABLE, "")
     address = given or DEFAULT_BIND

@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 
-from tapml_rpc.tracker import request as asking
+from tapml.devices import tracker as asking
+from tapml.devices.tracker import parse_spec, resolve, tracker_address
 from tapml_rpc.tracker.lease import Lease
-from tapml_rpc.tracker.request import (
-    QueuePlace,
-    parse_spec,
-    request_device,
-    resolve,
-    tracker_address,
-)
+from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError
 from tests.rpc.tracker.trackers import TrackerProcess, made_up_device, registered
 

@@ -1,1 +1,0 @@
-"""The device's side of a session: what runs in a worker."""
