@@ -86,6 +86,8 @@ def test_they_are_pytorchs(
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "places of a max-pool": (nn.MaxPool2d(2, return_indices=True), "return_indices"),
     "numbers at random": (Apply(functional.gumbel_softmax), "aten.exponential"),
+    "what the run alone counts": (Apply(lambda t: t.masked_select(t > 0)), "aten.masked_select"),
+    "powers of integers": (Apply(lambda t: 2 ** t.long()), "a power of int64 by a tensor"),
     "a divisor of windows at the edge": (
         nn.AvgPool2d(2, ceil_mode=True, divisor_override=3), "divisor_override",
     ),
