@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -19,10 +20,7 @@ from tapml_targets.errors import UnsupportedOperatorError
 _aten: Final = torch.ops.aten
 
 # Of PyTorch's table of decompositions.
-KNOWN: Final = (
-    _aten.adaptive_max_pool2d.default,
-    _aten.dist.default,
-)
+KNOWN: Final = (_aten.dist.default,)
 
 
 def own() -> dict[Any, Callable[..., Any]]:
@@ -34,6 +32,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._pdist_forward.default: _distances,
         _aten.avg_pool2d.default: partial(_mean_of_windows, _aten.avg_pool2d.default),
         _aten.avg_pool3d.default: partial(_mean_of_windows, _aten.avg_pool3d.default),
+        _aten.adaptive_max_pool2d.default: _largest_of_parts,
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
         _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
         _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
@@ -131,6 +130,32 @@ def _mean_of_windows(
         )
     elements = math.prod(size) if len(size) > 1 else size[0] ** (operand.dim() - 2)
     return pool(operand, size, stride, padding, False, True, None) * (elements / divisor)
+
+
+def _largest_of_parts(operand: Tensor, size: Sequence[int]) -> Any:
+    """``adaptive_max_pool2d``: parts of an image that differ by one in extent, and may overlap."""
+    extents = operand.shape[-2:]
+    if math.prod(size) > _MOST_PARTS or not all(isinstance(each, int) for each in extents):
+        return NotImplemented
+    values, places = [], []
+    for row, column in product(*map(range, size)):
+        top, bottom = _part(row, size[0], extents[0])
+        left, right = _part(column, size[1], extents[1])
+        part = operand[..., top:bottom, left:right].flatten(-2)
+        own = part.argmax(-1)
+        values.append(part.amax(-1))
+        width = right - left
+        places.append((top + own // width) * extents[1] + left + own % width)
+    return tuple(torch.stack(each, -1).unflatten(-1, list(size)) for each in (values, places))
+
+
+def _part(index: int, count: int, extent: int) -> tuple[int, int]:
+    """Begin and end of one of `count` parts of an axis, as PyTorch cuts it."""
+    return index * extent // count, -(-(index + 1) * extent // count)
+
+
+# Each becomes operations of its own.
+_MOST_PARTS: Final = 64
 
 
 def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> Tensor:
