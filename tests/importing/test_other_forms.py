@@ -31,6 +31,7 @@ def of_floats(rows: Tensor) -> tuple[Tensor, ...]:
         ), *torch.var_mean(rows, 1), torch.linalg.vector_norm(rows, 0, 1),
         torch.bucketize(rows, ordered), torch.bucketize(rows, ordered, right=True),
         functional.pdist(rows), *rows.kthvalue(2, 1), (rows - 5).any(1), torch.exp2(rows),
+        functional.group_norm(rows[None], 2),
         functional.multilabel_margin_loss(rows, torch.tensor([[1, 4, -1, 0, 0, 0]] * 4)),
     )  # fmt: skip
 
