@@ -33,6 +33,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.avg_pool2d.default: partial(_mean_of_windows, _aten.avg_pool2d.default),
         _aten.avg_pool3d.default: partial(_mean_of_windows, _aten.avg_pool3d.default),
         _aten.adaptive_max_pool2d.default: _largest_of_parts,
+        _aten.native_group_norm.default: _plain_group_norm,
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
         _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
         _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
@@ -156,6 +157,22 @@ def _part(index: int, count: int, extent: int) -> tuple[int, int]:
 
 # Each becomes operations of its own.
 _MOST_PARTS: Final = 64
+
+
+def _plain_group_norm(
+    operand: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rows: int,
+    channels: int,
+    *rest: Any,
+) -> Any:
+    """Without a weight or a bias, which TVM's converter asks for."""
+    if weight is not None and bias is not None:
+        return NotImplemented
+    weight = torch.ones(channels, dtype=operand.dtype) if weight is None else weight
+    bias = torch.zeros(channels, dtype=operand.dtype) if bias is None else bias
+    return _aten.native_group_norm.default(operand, weight, bias, rows, channels, *rest)
 
 
 def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> Tensor:
