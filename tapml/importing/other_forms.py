@@ -34,6 +34,8 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.avg_pool3d.default: partial(_mean_of_windows, _aten.avg_pool3d.default),
         _aten.adaptive_max_pool2d.default: _largest_of_parts,
         _aten.native_group_norm.default: _plain_group_norm,
+        _aten.argmax.default: partial(_place_of_all, torch.argmax),
+        _aten.argmin.default: partial(_place_of_all, torch.argmin),
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
         _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
         _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
@@ -173,6 +175,15 @@ def _plain_group_norm(
     weight = torch.ones(channels, dtype=operand.dtype) if weight is None else weight
     bias = torch.zeros(channels, dtype=operand.dtype) if bias is None else bias
     return _aten.native_group_norm.default(operand, weight, bias, rows, channels, *rest)
+
+
+def _place_of_all(
+    find: Callable[..., Tensor], operand: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Any:
+    """A place among all elements in a row of them, whose 64 bits every platform narrows."""
+    if dim is not None or operand.dim() == 0:
+        return NotImplemented
+    return find(operand.reshape(1, -1), 1).reshape([1] * operand.dim() if keepdim else [])
 
 
 def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> Tensor:

@@ -50,7 +50,8 @@ def of_infinities(rows: Tensor) -> tuple[Tensor, ...]:
     """Rows ``[4, 6]``, of which one is of minus infinities."""
     image = rows[None, None]
     return (
-        rows.amax(1), *rows.max(1), rows.argmax(1), (-rows).amin(1), (-rows).argmin(1),
+        rows.amax(1), *rows.max(1), rows.argmax(1), rows.argmax(), rows.argmin(keepdim=True),
+        (-rows).amin(1), (-rows).argmin(1),
         rows.logsumexp(1), functional.max_pool2d(image, 3, 1, 1), *rows.cummax(1),
         *functional.adaptive_max_pool2d(image, (2, 4), return_indices=True),
     )  # fmt: skip
