@@ -97,7 +97,8 @@ def _trilinear(
     result: Any = 1
     for operand, axes in ((first, expand1), (second, expand2), (third, expand3)):
         result = reduce(torch.unsqueeze, sorted(axes), operand) * result
-    return result.sum(list(sumdim))
+    total: Tensor = result.sum(list(sumdim))
+    return total
 
 
 def _distances(rows: Tensor, power: float = 2) -> Any:
@@ -149,7 +150,8 @@ def _largest_of_parts(operand: Tensor, size: Sequence[int]) -> Any:
         values.append(part.amax(-1))
         width = right - left
         places.append((top + own // width) * extents[1] + left + own % width)
-    return tuple(torch.stack(each, -1).unflatten(-1, list(size)) for each in (values, places))
+    shape = [*operand.shape[:-2], *size]
+    return tuple(torch.stack(each, -1).reshape(shape) for each in (values, places))
 
 
 def _part(index: int, count: int, extent: int) -> tuple[int, int]:
