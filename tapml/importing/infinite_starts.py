@@ -37,7 +37,7 @@ def _begun(block: Any) -> Any:
     if len(places) > 1 or not all(isinstance(each, tirx.BufferStore) for each in stores):
         return block
     infinite = _infinite(value.value)
-    if infinite is value.value:
+    if infinite.same_as(value.value):
         return block
     begun = [_storing(each, first_place(str(each.value.ty.dtype))) for each in places]
     begun.append(_storing(value, infinite))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -19,10 +20,7 @@ from tapml_targets.errors import UnsupportedOperatorError
 _aten: Final = torch.ops.aten
 
 # Of PyTorch's table of decompositions.
-KNOWN: Final = (
-    _aten.adaptive_max_pool2d.default,
-    _aten.dist.default,
-)
+KNOWN: Final = (_aten.dist.default,)
 
 
 def own() -> dict[Any, Callable[..., Any]]:
@@ -34,6 +32,10 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten._pdist_forward.default: _distances,
         _aten.avg_pool2d.default: partial(_mean_of_windows, _aten.avg_pool2d.default),
         _aten.avg_pool3d.default: partial(_mean_of_windows, _aten.avg_pool3d.default),
+        _aten.adaptive_max_pool2d.default: _largest_of_parts,
+        _aten.native_group_norm.default: _plain_group_norm,
+        _aten.argmax.default: partial(_place_of_all, torch.argmax),
+        _aten.argmin.default: partial(_place_of_all, torch.argmin),
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
         _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
         _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
@@ -95,7 +97,8 @@ def _trilinear(
     result: Any = 1
     for operand, axes in ((first, expand1), (second, expand2), (third, expand3)):
         result = reduce(torch.unsqueeze, sorted(axes), operand) * result
-    return result.sum(list(sumdim))
+    total: Tensor = result.sum(list(sumdim))
+    return total
 
 
 def _distances(rows: Tensor, power: float = 2) -> Any:
@@ -131,6 +134,58 @@ def _mean_of_windows(
         )
     elements = math.prod(size) if len(size) > 1 else size[0] ** (operand.dim() - 2)
     return pool(operand, size, stride, padding, False, True, None) * (elements / divisor)
+
+
+def _largest_of_parts(operand: Tensor, size: Sequence[int]) -> Any:
+    """``adaptive_max_pool2d``: parts of an image that differ by one in extent, and may overlap."""
+    extents = operand.shape[-2:]
+    if math.prod(size) > _MOST_PARTS or not all(isinstance(each, int) for each in extents):
+        return NotImplemented
+    values, places = [], []
+    for row, column in product(*map(range, size)):
+        top, bottom = _part(row, size[0], extents[0])
+        left, right = _part(column, size[1], extents[1])
+        part = operand[..., top:bottom, left:right].flatten(-2)
+        own = part.argmax(-1)
+        values.append(part.amax(-1))
+        width = right - left
+        places.append((top + own // width) * extents[1] + left + own % width)
+    shape = [*operand.shape[:-2], *size]
+    return tuple(torch.stack(each, -1).reshape(shape) for each in (values, places))
+
+
+def _part(index: int, count: int, extent: int) -> tuple[int, int]:
+    """Begin and end of one of `count` parts of an axis, as PyTorch cuts it."""
+    return index * extent // count, -(-(index + 1) * extent // count)
+
+
+# Each becomes operations of its own.
+_MOST_PARTS: Final = 64
+
+
+def _plain_group_norm(
+    operand: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rows: int,
+    channels: int,
+    *rest: Any,
+) -> Any:
+    """Without a weight or a bias, which TVM's converter asks for."""
+    if weight is not None and bias is not None:
+        return NotImplemented
+    weight = torch.ones(channels, dtype=operand.dtype) if weight is None else weight
+    bias = torch.zeros(channels, dtype=operand.dtype) if bias is None else bias
+    return _aten.native_group_norm.default(operand, weight, bias, rows, channels, *rest)
+
+
+def _place_of_all(
+    find: Callable[..., Tensor], operand: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Any:
+    """A place among all elements in a row of them, whose 64 bits every platform narrows."""
+    if dim is not None or operand.dim() == 0:
+        return NotImplemented
+    return find(operand.reshape(1, -1), 1).reshape([1] * operand.dim() if keepdim else [])
 
 
 def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> Tensor:

@@ -265,7 +265,7 @@ def _index_put(
         added = torch.where(hit.reshape(count, -1, *ones), rows[None], zero)
         flat = flat + added.sum(1, dtype=operand.dtype)
     else:
-        numbers = torch.arange(1, index.shape[0] + 1, dtype=index.dtype)
+        numbers = torch.arange(1, index.shape[0] + 1, dtype=torch.int32)
         last = torch.where(hit, numbers, torch.zeros_like(numbers)).amax(1)
         chosen = rows.index_select(0, torch.clamp(last - 1, min=0))
         flat = torch.where((last > 0).reshape(count, *ones), chosen, flat)
@@ -328,8 +328,10 @@ def _largest_so_far(reduce: Callable[..., Tensor], operand: Tensor, dim: int) ->
     ):
         return NotImplemented
     ones = [1] * (operand.dim() - dim - 1)
-    places = torch.arange(extent).reshape(1, extent, *ones)
-    before = places <= torch.arange(extent).reshape(extent, 1, *ones)
+    # In 32 bits, of which every platform finds the largest.
+    numbers = torch.arange(extent, dtype=torch.int32)
+    places = numbers.reshape(1, extent, *ones)
+    before = places <= numbers.reshape(extent, 1, *ones)
     rows, own = operand.unsqueeze(dim), operand.unsqueeze(dim + 1)
     # A place behind counts as one's own, which changes nothing.
     values = reduce(torch.where(before, rows, own), dim + 1)
@@ -338,4 +340,4 @@ def _largest_so_far(reduce: Callable[..., Tensor], operand: Tensor, dim: int) ->
     if operand.dtype.is_floating_point:
         same = same | (torch.isnan(rows) & torch.isnan(wide))
     hit = torch.where(before & same, places, torch.zeros_like(places))
-    return values, hit.amax(dim + 1)
+    return values, hit.amax(dim + 1).to(torch.int64)

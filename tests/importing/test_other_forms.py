@@ -31,6 +31,7 @@ def of_floats(rows: Tensor) -> tuple[Tensor, ...]:
         ), *torch.var_mean(rows, 1), torch.linalg.vector_norm(rows, 0, 1),
         torch.bucketize(rows, ordered), torch.bucketize(rows, ordered, right=True),
         functional.pdist(rows), *rows.kthvalue(2, 1), (rows - 5).any(1), torch.exp2(rows),
+        functional.group_norm(rows[None], 2),
         functional.multilabel_margin_loss(rows, torch.tensor([[1, 4, -1, 0, 0, 0]] * 4)),
     )  # fmt: skip
 
@@ -49,8 +50,10 @@ def of_infinities(rows: Tensor) -> tuple[Tensor, ...]:
     """Rows ``[4, 6]``, of which one is of minus infinities."""
     image = rows[None, None]
     return (
-        rows.amax(1), *rows.max(1), rows.argmax(1), (-rows).amin(1), (-rows).argmin(1),
+        rows.amax(1), *rows.max(1), rows.argmax(1), rows.argmax(), rows.argmin(keepdim=True),
+        (-rows).amin(1), (-rows).argmin(1),
         rows.logsumexp(1), functional.max_pool2d(image, 3, 1, 1), *rows.cummax(1),
+        *functional.adaptive_max_pool2d(image, (2, 4), return_indices=True),
     )  # fmt: skip
 
 
@@ -86,6 +89,8 @@ def test_they_are_pytorchs(
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "places of a max-pool": (nn.MaxPool2d(2, return_indices=True), "return_indices"),
     "numbers at random": (Apply(functional.gumbel_softmax), "aten.exponential"),
+    "what the run alone counts": (Apply(lambda t: t.masked_select(t > 0)), "aten.masked_select"),
+    "powers of integers": (Apply(lambda t: 2 ** t.long()), "a power of int64 by a tensor"),
     "a divisor of windows at the edge": (
         nn.AvgPool2d(2, ceil_mode=True, divisor_override=3), "divisor_override",
     ),

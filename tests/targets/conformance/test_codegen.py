@@ -215,6 +215,14 @@ def test_an_argmax_gives_int64(driver: Driver) -> None:
     np.testing.assert_array_equal(found, given.argmax(-1))
 
 
+def test_the_largest_of_integers_may_be_the_least_of_all(driver: Driver) -> None:
+    given = np.full((2, 300), np.iinfo(np.int32).min, np.int32)
+    given[1, 40] = -5
+    largest = from_relax("max", ("n", 300), lambda x: relax.op.max(x, axis=-1), dtype="int32")
+    found = apply(driver, lambda: largest, given, given[:, 0])
+    np.testing.assert_array_equal(found, given.max(-1))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_extremes_begin_at_an_infinity(driver: Driver, dtype: str) -> None:
     if dtype == "float16":

@@ -16,6 +16,8 @@ _FLOAT16: Final = re.compile(r"\bf16\b|\d[hH]\b")
 _EXCHANGE: Final = re.compile(r"\bsubgroup[A-Z]\w*\(")
 # The largest float as TVM rounds it is no float any more: Tint refuses it, naga takes it.
 _LARGEST: Final = ("3.40282347e+38f", "3.40282346638528859e+38f")
+# The sign of the least integer is no part of the literal, which is no integer of 32 bits then.
+_LEAST: Final = ("-2147483648i", "i32(-2147483648)")
 
 
 def split_kernels(printed: str) -> dict[str, str]:
@@ -27,7 +29,7 @@ def split_kernels(printed: str) -> dict[str, str]:
         # A module of one kernel has the mark twice; what is between the two is empty.
         body = _PROLOGUE.sub("", _COMMENT.sub("", printed[mark.end() : end])).strip()
         if body:
-            texts[mark[1]] = body.replace(*_LARGEST) + "\n"
+            texts[mark[1]] = body.replace(*_LARGEST).replace(*_LEAST) + "\n"
     return texts
 
 
