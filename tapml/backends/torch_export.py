@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -87,7 +87,7 @@ def _put_one(whole: torch.Tensor, part: torch.Tensor, axis: int, place: int) -> 
 
 
 _ATEN: Final = torch.ops.aten
-_PLAIN: Final = {
+_PLAIN: Final[dict[Any, Callable[..., Any]]] = {
     _ATEN.slice_scatter.default: _put_slice,
     _ATEN.select_scatter.default: _put_one,
     _ATEN.copy.default: lambda old, new, _=False: new.to(old.dtype).expand_as(old),

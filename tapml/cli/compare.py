@@ -78,7 +78,8 @@ def add_parser(subparsers: Any) -> None:
         "--data",
         type=Path,
         metavar="PATH",
-        help="an .npz file, a folder of images or .npy files, or a .txt file or folder of them",
+        help="an .npz or .npy file, a folder of images or .npy files, or a .txt file or folder of "
+        "them",
     )
     parser.add_argument(
         "--output",

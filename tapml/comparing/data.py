@@ -12,7 +12,7 @@ import numpy as np
 
 from tapml.backends.runner import Array, Input
 from tapml.backends.steps import instances
-from tapml.comparing.data_folders import CLASSES, fitted, read_folder
+from tapml.comparing.data_folders import CLASSES, fitted, read_array, read_folder
 from tapml.comparing.texts import ENDING, read_texts, to_tokens
 from tapml_targets.errors import InputError
 
@@ -100,6 +100,8 @@ _PLAIN: Final = {"bfloat16": "float32"}
 def read_data(path: Path) -> Data:
     """Read an ``.npz`` file: arrays named as the model's inputs, or ``x``; labels in ``y``.
 
+    A ``.npy`` file is ``x``.
+
     Of texts, see :func:`~tapml.comparing.texts.read_texts`; of another folder,
     :func:`~tapml.comparing.data_folders.read_folder`.
 
@@ -112,6 +114,8 @@ def read_data(path: Path) -> Data:
         path.is_dir() and any(each.name != CLASSES for each in path.glob(f"*{ENDING}"))
     ):
         return Data({}, texts=tuple(read_texts(path)))
+    if path.suffix == ".npy" and path.is_file():
+        return make_data({SINGLE_INPUT: read_array(path)})
     if path.is_dir():
         arrays, images = read_folder(path)
         return replace(make_data(arrays), images=images)

@@ -35,7 +35,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
         If there are images and no Pillow.
     """
     if arrays := sorted(folder.glob("*.npy")):
-        return {each.stem: _array(each) for each in arrays}, False
+        return {each.stem: read_array(each) for each in arrays}, False
     classes = sorted(
         each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")
     )
@@ -100,7 +100,8 @@ def _image(file: Path, image: Any) -> Array:
     return pixels[..., None] if grey else pixels
 
 
-def _array(file: Path) -> Array:
+def read_array(file: Path) -> Array:
+    """A ``.npy`` file. Raises InputError if it is none, or too large."""
     try:
         found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

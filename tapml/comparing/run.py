@@ -234,7 +234,7 @@ def own_code(model: Path, code: str | Path | None) -> Path | None:
     file = Path(code).resolve()
     if model.suffix != ".keras" or not file.is_file():
         other = model.suffix != ".keras"
-        wrong = f"{model.name} is not one" if other else f"there is no file {code}"
+        wrong = f"the model is {model.name}" if other else f"there is no file {code}"
         raise InputError(f"code is a Python file that defines classes of a .keras file; {wrong}")
     return file
 

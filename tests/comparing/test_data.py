@@ -99,6 +99,7 @@ def test_a_folder_of_arrays_is_a_data_set_and_an_empty_one_is_refused(tmp_path: 
     np.save(tmp_path / "y.npy", [0, 1, 0])
     data = read_data(tmp_path)
     assert data.arrays["x"].shape == (3, 2) and data.labels is not None
+    assert len(read_data(tmp_path / "x.npy")) == 3
     np.save(tmp_path / "z.npy", np.array([{}], dtype=object))
     with pytest.raises(InputError, match=r"z\.npy is no \.npy file of numbers"):
         read_data(tmp_path)

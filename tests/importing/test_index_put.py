@@ -14,13 +14,15 @@ class Puts(nn.Module):
 
     def forward(self, data: Tensor, at: Tensor, other: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Data ``[5, 4, 3]``, indices ``[3]``, and rows ``[3, 4, 3]``."""
+        masked = data.clone()
+        masked[:, data[0, :, 0] > 0] = rows[0, 0]
         return (
             data.index_put((at,), rows),
             data.index_put((at,), rows, accumulate=True),
             data.index_put((at, other), rows[:, 0], accumulate=True),
             data.index_put((at,), torch.zeros(())),
             data.index_put((data < 0,), torch.zeros(1)),
-            data.index_put((None, data[0, :, 0] > 0), rows[0, 0], accumulate=True),
+            masked,
             data.index_add(0, at, rows, alpha=2.0),
         )
 

@@ -143,7 +143,7 @@ def fuzz(
     chosen = [find_backend(each) for each in backends]
     if model is not None:
         check_model(model, data)
-    classes = own_code(Path(model or "no model"), code)
+    classes = own_code(Path(model or "absent"), code)
     run_folder = RunFolder(Path(folder), KIND)
     if not run_folder.exists:
         run_folder.begin()
