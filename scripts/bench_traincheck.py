@@ -111,9 +111,10 @@ def _row(folder: Path, python: Path, text: str, iterations: int) -> dict[str, An
     collected = cpu_seconds(
         *(tools / "traincheck-collect", "-p", script, "--models-to-track", "model"),
         *("--output-dir", theirs),
+        folder=folder,
     )
     found = folder / "invariants.json"
-    inferred = cpu_seconds(tools / "traincheck-infer", "-f", theirs, "-o", found)
+    inferred = cpu_seconds(tools / "traincheck-infer", "-f", theirs, "-o", found, folder=folder)
     tapml = (sys.executable, "-m", "tapml.cli.main", "invariants")
     recorded = cpu_seconds(*tapml, "collect", ours, "--", sys.executable, script)
     whole = cpu_seconds(*tapml, "infer", ours, "--output", folder / "ours.json")

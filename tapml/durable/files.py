@@ -31,6 +31,7 @@ _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
 _NO_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV}
 # Errors of file systems that cannot sync a folder.
 _NO_FOLDER_SYNC: Final = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
+_DEVICES: Final = Path("/dev")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -57,7 +58,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 def replace_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Yield a path to write to; at the end of the block, that file replaces `path`.
 
-    If several processes write the same file, they do so one after the other.
+    If several processes write the same file, they do so one after the other. A device, a pipe and
+    whatever ``/dev`` names are no files to replace: `path` itself is yielded.
 
     Parameters
     ----------
@@ -72,6 +74,9 @@ def replace_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
     OSError
         If it cannot be written; the old content stays.
     """
+    if path.parent == _DEVICES or _is_special(path):
+        yield path
+        return
     # A fixed name, so that the next writer overwrites the leftovers of a killed process.
     partial = path.with_name(f".{path.name}.partial")
     with _only_writer(partial):
@@ -89,6 +94,10 @@ def replace_file(path: Path, *, durable: bool = True) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextmanager

@@ -126,7 +126,7 @@ class Instruments:
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
         self._whole: int | None = None
-        self._steps: dict[int, int] = {}
+        self._turns: set[int] = set()
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
         self._places: dict[int, int] = {}
@@ -367,13 +367,12 @@ class Instruments:
             recorder.begin_training()
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
-            gradients = self.variables.gradient_state()
             place = self._places.setdefault(id(optimizer), len(self._places))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
-            number = recorder.enter(STEP, {**fields, "gradients": gradients})
-            inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
-            self._open_steps[id(optimizer)] = (number, before)
-            self._inner[id(optimizer)] = inner
+            fields["gradients"] = self.variables.gradient_state()
+            self._open_steps[id(optimizer)] = (recorder.enter(STEP, fields), before)
+            name = f"{kind.__module__}.{kind.__qualname__}.step"
+            self._inner[id(optimizer)] = recorder.enter(name, {})
         if self._mode is not None:
             self._gather_unheard(kind)
             self._mode.optimizer_begins(kind.__qualname__, _parameters_of(optimizer))
@@ -404,15 +403,16 @@ class Instruments:
             recorder.leave(self._inner.pop(id(optimizer)), {})
             self.variables.note_step(recorder, before)
             recorder.leave(number, {})
-            count = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
-            # Several optimizers take turns in one step.
-            if count > recorder.step:
+            # Several optimizers take turns in one step; one that comes again begins another.
+            begins = not self._turns or id(optimizer) in self._turns
+            self._turns = {id(optimizer)} | (set() if begins else self._turns)
+            if begins:
                 self.variables.note_states(recorder)
                 try:
                     if self._after_step is not None:
                         self._after_step()
                 finally:
-                    recorder.step = count
+                    recorder.step += 1
                 recorder.flush()
 
     def _zero_grad(

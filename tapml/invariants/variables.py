@@ -284,9 +284,10 @@ class Variables:
                 continue
             if now == _NO_GRADIENT or sought != {"becomes none"}:
                 came = f"becomes {self._gradient(each.tensor)[0]}"
-                if came in sought:
+                # A rule about nonzero gradients asks whether there are none, or zeros.
+                if came in sought or came == "becomes zero":
                     recorder.touch(f"Parameter.grad {came}")
-                    sought.remove(came)
+                    sought.discard(came)
                     if not sought:
                         return
 

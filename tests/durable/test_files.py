@@ -24,6 +24,20 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(path, "content")
+        assert os.read(reader, 64) == b"content"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
+    with pytest.raises(SetupError, match="No space left"):
+        write_text(Path("/dev/full"), "content")
+
+
 def test_what_cannot_be_written_keeps_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_text(path, "old")

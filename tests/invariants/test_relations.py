@@ -106,9 +106,15 @@ def test_optimizers_that_take_turns_share_a_step() -> None:
             other(one(torch.ones(2, 4))).square().sum().backward()
             for optimizer in steps:
                 optimizer.step()
+        # The first step of another phase looks like one more turn.
+        later = torch.optim.SGD(one.parameters(), lr=0.1)
+        for _ in range(3):
+            later.zero_grad()
+            one(torch.ones(2, 4)).square().sum().backward()
+            later.step()
 
     made = run(train)
-    assert [window.step for window in made.windows if window.states] == [0, 1, 2]
+    assert [window.step for window in made.windows if window.states] == [0, 1, 2, 3, 4]
 
 
 def violated(learned: InvariantSet, seen: Run) -> set[str]:
@@ -233,6 +239,34 @@ def test_gradients_that_are_cleared_before_a_step_uses_them_are_found() -> None:
     assert violated(learned, run(cleared(between=True))) == {
         "An optimizer step uses the gradients of a backward call before they are cleared."
     }
+
+
+def flat(*steps: int) -> Callable[[], None]:
+    """A loop whose loss has no slope in some steps."""
+
+    def loop() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            torch.autograd.backward(loss * float(step not in steps))
+            optimizer.step()
+
+    return loop
+
+
+def test_a_loss_may_have_no_slope_once_and_not_in_two_steps_in_a_row() -> None:
+    learned = infer([run(flat())])
+    assert violated(learned, run(flat(2, 4))) == set()
+    text = "Inside torch.autograd.backward, the grad of at least one Parameter becomes nonzero."
+    assert text in violated(learned, run(flat(2, 3)))
+    for steps, expected in (((2, 4), []), ((2, 3), [3])):
+        with watch(invariants=learned, on_violation="report") as watched:
+            flat(*steps)()
+        found = [each for each in watched.checker.findings.values() if each.invariant.text == text]
+        assert [each.first.step for each in found] == expected
 
 
 class Listed(nn.Module):

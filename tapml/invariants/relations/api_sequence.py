@@ -156,7 +156,7 @@ class APISequence(Relation):
         if params["mode"] == "used" or asked not in called:
             return None
         # To make a scheduler is a call of it. A program without one is set up in another way.
-        if needed == SCHEDULE and needed not in called:
+        if asked == SCHEDULE or (needed == SCHEDULE and needed not in called):
             return None
         rarely = "is called less often than" if needed in called else "is never called beside"
         return asked, f"{short_name(needed)} {rarely} {short_name(asked)}"
