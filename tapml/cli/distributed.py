@@ -422,6 +422,8 @@ def _conclusion(found: Check) -> list[str]:
     lines = [f"{len(found.results)} setting{several}: {said} ({found.seconds:.1f} s)"]
     if not facts.twin:
         lines.append(f"judged {_JUDGED[found.measured]}, because {facts.twin_reason}")
+    if not facts.trains:
+        lines.append("no parameter changes on one device: does step() call optimizer.step()?")
     skipped = sorted({text for each in found.results for text in each.not_compared})
     lines += [f"not compared: {text}" for text in skipped[:5]]
     if len(skipped) > 5:

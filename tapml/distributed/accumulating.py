@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tapml.distributed.optimizers import map_optimizers
 from tapml.distributed.packing import map_tensors
 from tapml.distributed.parts import count_samples
-from tapml_targets.errors import InputError
+from tapml_targets.errors import WrongJobError
 
 if TYPE_CHECKING:
     import torch
@@ -54,19 +55,19 @@ def accumulate(
 ) -> None:
     """Call the job's step for each of `count` micro-batches; all but the last in `quiet`.
 
-    The job's loss must be a mean over samples. Raises InputError if the samples do not divide.
+    The job's loss must be a mean over samples. Raises WrongJobError if the samples do not divide.
     """
     if count == 1:
         job.step(model, batch, optimizer)
         return
     samples = count_samples(batch)
     if samples % count:
-        raise InputError(
+        raise WrongJobError(
             f"{samples} samples of a rank do not divide into {count} micro-batches: make the batch "
             "larger"
         )
     each = samples // count
-    once = _OneStep(optimizer, count)
+    once = map_optimizers(optimizer, lambda each: _OneStep(each, count))
     for number in range(count):
         rows = slice(number * each, (number + 1) * each)
         part = map_tensors(batch, partial(_rows_of, rows=rows, samples=samples))

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tapml.distributed.job_file import OPTIONAL, Job, load_job
+from tapml.distributed.job_file import OF_ENGINES, OPTIONAL, Job, kind_of, load_job
 from tapml.distributed.job_sources import constant, sources, worlds
 from tapml.distributed.trees import map_tree, pack_tree, unpack_tree
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, WrongJobError
 
 Array: TypeAlias = NDArray[Any]
 SEED: Final = 1
@@ -74,8 +74,8 @@ def count_samples(batch: Any) -> int:
     found = next((each.shape[0] for _, each in leaves(batch) if each.shape), 0)
     if not found:
         raise InputError(
-            "batch() returned no array with samples; return an array, or a dictionary, list or "
-            "tuple of arrays whose first dimension counts samples"
+            f"batch() returned no array with samples, but {kind_of(batch)}; return an array, or a "
+            "dictionary, list or tuple of arrays whose first dimension counts samples"
         )
     return int(found)
 
@@ -96,7 +96,8 @@ def rows_of(samples: int, world: int) -> list[list[int]]:
 
 def prepare(
     payload: Mapping[str, Any],
-    required: tuple[str, ...],
+    required: Mapping[str, str],
+    optional: Mapping[str, str],
     weights_of: Callable[[Job], list[tuple[str, Any, bool]]],
 ) -> dict[str, Any]:
     """What :mod:`tapml.distributed.plan` reads.
@@ -104,11 +105,14 @@ def prepare(
     `weights_of` gives (name, array, whether it learns). Raises InputError if the job is wrong.
     """
     before = set(sys.modules)
-    job = load_job(Path(payload["job"]), required)
+    job = load_job(Path(payload["job"]), required, optional)
     steps = constant(job, "STEPS", payload["steps"], 1)
     chosen = worlds(job, payload["worlds"])
     seed_all()
     weights = weights_of(job)
+    if not weights:
+        first = next(iter(required))
+        raise InputError(f"{job.path.name}: {first}() gives no array: there is nothing to train")
     batches = []
     for _ in range(steps):
         with job.calling("batch()"):
@@ -123,7 +127,7 @@ def prepare(
         "sources": sources(job, before),
         "steps": steps,
         "worlds": chosen,
-        "has": {name: job.has(name) for name in OPTIONAL},
+        "has": {name: job.has(name) for name in (*OPTIONAL, *OF_ENGINES)},
         "modules": {},
         "weights": {name: pack(array, name) for name, array, _ in weights},
         "batches": packed,
@@ -146,6 +150,17 @@ def _parts(batches: list[Any], world: int) -> dict[str, Any]:
             [[pack(samples_of(batch, rows), "the part"), rows] for rows in rows_of(samples, world)]
         )
     return {"reason": "", "steps": steps}
+
+
+def predictions_of(job: Job, found: Any) -> list[Any]:
+    """The arrays that `predict` gave. Raises InputError if there are none."""
+    arrays = [value for _, value in leaves(found)]
+    if not arrays:
+        raise WrongJobError(
+            f"{job.path.name}: predict() must return an array, or a dictionary, list or tuple of "
+            f"arrays, got {kind_of(found)}"
+        )
+    return arrays
 
 
 def record(phase: str, step: int, name: str, value: Any, order: int) -> dict[str, Any]:

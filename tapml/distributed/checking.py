@@ -268,6 +268,7 @@ def _reference(runner: Runner) -> OneDevice:
         dropout=plan.dropout,
         twin=twin is not None,
         twin_reason=reason,
+        trains=_is_there(first, runner.tensors, "update"),
     )
     if not _computes(first, runner.tensors):
         raise InputError(
@@ -291,12 +292,15 @@ def _reference(runner: Runner) -> OneDevice:
 
 def _computes(run: Run, tensors: Tensors) -> bool:
     """Whether any module was called, or any gradient or update is not zero."""
-    return any(
-        phase == "forward" or (value is not None and bool(value.any()))
-        for (phase, _, _), record in run.ranks[0].items()
-        if phase in ("forward", "gradient", "update")
-        for value in (tensors.get(record.digest) if record.digest else None,)
-    )
+    called = any(phase == "forward" for phase, _, _ in run.ranks[0])
+    return called or any(_is_there(run, tensors, phase) for phase in ("gradient", "update"))
+
+
+def _is_there(run: Run, tensors: Tensors, phase: str) -> bool:
+    """Whether any tensor of a phase is not zero."""
+    found = (record.digest for (of, _, _), record in run.ranks[0].items() if of == phase)
+    values = (tensors.get(each) for each in found if each)
+    return any(value is not None and bool(value.any()) for value in values)
 
 
 def _kept_or_run(

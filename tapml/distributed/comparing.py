@@ -23,7 +23,7 @@ from tapml.distributed.run_records import Run
 from tapml.distributed.runner import FLOAT64, Pair, Runner, serving_limits
 from tapml.distributed.wording import sentence
 from tapml.isolate.death import GroupDiedError
-from tapml_targets.errors import RefusedError, SetupError
+from tapml_targets.errors import RefusedError, SetupError, WrongJobError
 
 _DEVIATIONS_KEPT: Final = 20
 _SLOW_SECONDS: Final = 5.0
@@ -222,7 +222,14 @@ class Comparison:
                 off, pair = kinds, quiet
 
             def slices_of(step: int, weights: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-                return runner.slices(engine, world, step, weights, precision, off)
+                gradients = {
+                    name: {"tensor": value}
+                    for (phase, number, name), record in reference.ranks[0].items()
+                    if (phase, number) == ("gradient", step) and record.digest
+                    for value in (runner.tensors.get(record.digest),)
+                    if value is not None
+                }
+                return runner.slices(engine, world, step, weights, gradients, precision, off)
 
             reference = runner.reference(off).of(precision)
             run = pair.of(precision)
@@ -250,8 +257,8 @@ class Comparison:
 def failed(setting: Setting, error: GroupDiedError) -> RunResult:
     """The result of a run whose ranks did not all answer."""
     report, cause = error.report, error.__cause__
-    alone = refused_alone(report) if isinstance(cause, RefusedError) else None
-    if isinstance(cause, RefusedError | SetupError) and alone is None:
+    alone = refused_alone(report) if isinstance(cause, RefusedError | WrongJobError) else None
+    if isinstance(cause, RefusedError | SetupError | WrongJobError) and alone is None:
         refused = isinstance(cause, RefusedError)
         outcome = Outcome.REFUSED if refused else Outcome.NOT_RUN
         return RunResult(setting=setting, outcome=outcome, reason=first_line(str(cause)))

@@ -17,6 +17,13 @@ _LONGEST: Final = 300
 _POINT_TO_POINT: Final = ("send", "recv", "recvAnySource")
 _SAME_SIZES: Final = ("all_reduce", "broadcast")
 
+# What gloo throws if it gets more bytes than it waits for: another collective, or another size.
+_OTHER_SIZE: Final = "op.preamble.length"
+_SAME_CALLS: Final = (
+    "let all ranks call the same collectives with the same sizes: every rank must use every layer "
+    "that is sharded"
+)
+
 Collective: TypeAlias = "tuple[int, str, list[list[int]], str]"
 """Its number, name, sizes, and the line that called it; empty if no line did."""
 
@@ -61,10 +68,10 @@ def blame(report: GroupReport) -> Blame:
     details = tuple(heard[rank].text for rank in sorted(heard))
     if report.death is not None and report.culprit is not None:
         # It died without a word; the pool saw which rank went first.
-        tail = _without_marks(report.tails[report.culprit])
-        last = f": {tail.splitlines()[-1][:_LONGEST]}" if tail else ""
-        reason = f"rank {report.culprit} {report.reason}{last}"
-        return Blame((report.culprit,), _stage(heard, report.culprit), reason, details)
+        last = _last_words(_without_marks(report.tails[report.culprit]))
+        reason = f"rank {report.culprit} {report.reason}" + (f": {last}" if last else "")
+        remedy = _SAME_CALLS if _OTHER_SIZE in last else ""
+        return Blame((report.culprit,), _stage(heard, report.culprit), reason, details, remedy)
     raised = [each for each in heard.values() if each.error]
     split = _parting(list(heard.values()))
     if split is not None:
@@ -75,7 +82,9 @@ def blame(report: GroupReport) -> Blame:
     if report.culprit is not None:
         found = heard.get(report.culprit)
         error = found.error if found is not None else report.reason
-        where = f" ({found.places[-1]})" if found is not None and found.places else ""
+        place = found.places[-1] if found is not None and found.places else ""
+        # The job's errors say their line themselves.
+        where = f" ({place})" if place and place.split()[0] not in error else ""
         same = tuple(each.rank for each in raised if each.error == error) or (report.culprit,)
         return Blame(
             same, _stage(heard, report.culprit), f"{_ranks(same)} raised {error}{where}", details
@@ -211,6 +220,19 @@ def _testimonies(tails: Sequence[str]) -> dict[int, Testimony]:
 
 def _without_marks(tail: str) -> str:
     return "\n".join(line for line in tail.splitlines() if not line.startswith(MARK)).strip()
+
+
+def _last_words(tail: str) -> str:
+    """What a process said of its end: C++'s exception, or Python's fatal error; else its last line.
+
+    After these, Python lists its threads and its extension modules.
+    """
+    lines = [line.strip() for line in tail.splitlines()]
+    for mark in ("what():", "Fatal Python error:"):
+        for line in lines:
+            if line.startswith(mark):
+                return line[:_LONGEST]
+    return lines[-1][:_LONGEST] if lines else ""
 
 
 def _stage(heard: dict[int, Testimony], rank: int) -> str:

@@ -65,7 +65,7 @@ def explain(
     frozen = [each for each in judgement.deviations if each.tensor in plan.frozen]
     moved = [each for each in frozen if each.phase in ("gradient", "update")]
     if first.phase == "start":
-        return _adrift(first, run)
+        return _adrift(first, reference, run)
     if moved and first in moved:
         if _moves(first, reference, tensors):
             return Mistake(
@@ -110,8 +110,14 @@ def _ranks(ranks: Sequence[int], world: int) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _adrift(first: Deviation, run: Run) -> Mistake:
+def _adrift(first: Deviation, reference: Run, run: Run) -> Mistake:
     key = first.phase, first.step, first.tensor
+    if key not in reference.ranks[0]:
+        return Mistake(
+            f"{first.tensor} is a tensor of its own on the ranks alone: a tied weight that was "
+            "untied, or one that was added",
+            "tie weights again after the model is wrapped, and add none there",
+        )
     held = [records[key] for records in run.ranks if key in records]
     if len(first.ranks) < len(run.ranks):
         return Mistake(
@@ -202,6 +208,12 @@ def _of_own_samples(
     values = [each for each in parts if each is not None and each.shape == expected.shape]
     if len(values) < len(run.ranks) or all(np.array_equal(each, values[0]) for each in values):
         return None
+    if len(first.ranks) < len(run.ranks):
+        return Mistake(
+            f"{first.tensor} is one device's on some ranks, and not on "
+            + _ranks(first.ranks, len(run.ranks)),
+            "update it on all ranks alike, or broadcast it",
+        )
     changes, wanted = [each - before for each in values], expected - before
     allowed = TOLERANCE[precision] * np.abs(wanted).max(initial=0.0)
     for found, verb in ((np.mean(changes, axis=0), "averages"), (np.sum(changes, axis=0), "sums")):

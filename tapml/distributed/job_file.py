@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
@@ -13,14 +14,23 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from tapml_targets.errors import InputError
+from tapml.distributed.optimizers import optimizers_in
+from tapml_targets.errors import InputError, WrongJobError
 
 if TYPE_CHECKING:
     from torch import nn
 
 MODULE: Final = "tapml_job"
-REQUIRED: Final = ("model", "batch", "step")
-OPTIONAL: Final = ("optimizer", "part", "predict", "distribute", "inputs", "loss")
+REQUIRED: Final = {"model": "", "batch": "", "step": "model, batch, optimizer"}
+"""Functions of a job of PyTorch, with what they take."""
+OPTIONAL: Final = {
+    "optimizer": "model",
+    "part": "batch, rank, world",
+    "predict": "model, batch",
+    "distribute": "model, rank, world",
+}
+OF_ENGINES: Final = ("inputs", "loss")
+"""Only some engines call these; for the others these names are the file's own."""
 LEARNING_RATE: Final = 0.1
 """Of the optimizer of jobs that define none, plain SGD."""
 
@@ -48,20 +58,31 @@ class Job:
         """Build the model."""
         from torch import nn
 
+        if isinstance(self.module.model, nn.Module):
+            raise InputError(
+                f"{self.path.name}: model must be a function that builds the model, got "
+                f"{kind_of(self.module.model)}"
+            )
         with self.calling("model()"):
             built = self.module.model()
         if not isinstance(built, nn.Module):
             raise InputError(
-                f"{self.path.name}: model() must return a torch.nn.Module, got {_kind(built)}"
+                f"{self.path.name}: model() must return a torch.nn.Module, got {kind_of(built)}"
             )
         return built
 
     def optimizer(self, model: nn.Module) -> Any:
-        """Make the optimizer; the default is SGD."""
+        """Make the optimizer, or a tree of several; the default is SGD."""
         import torch
 
         if self.has("optimizer"):
-            return self.module.optimizer(model)
+            made = self.module.optimizer(model)
+            if not optimizers_in(made):
+                raise WrongJobError(
+                    f"{self.path.name}: optimizer() must return an optimizer, or a list, tuple or "
+                    f"dictionary of optimizers, got {kind_of(made)}"
+                )
+            return made
         trained = [each for each in model.parameters() if each.requires_grad]
         if not trained:
             raise InputError(f"{self.path.name}: no parameter of the model needs a gradient")
@@ -73,9 +94,9 @@ class Job:
 
         wrapped = self.module.distribute(model, rank, world)
         if not isinstance(wrapped, nn.Module):
-            raise InputError(
+            raise WrongJobError(
                 f"{self.path.name}: distribute() must return a torch.nn.Module, got "
-                f"{_kind(wrapped)}"
+                f"{kind_of(wrapped)}"
             )
         return wrapped
 
@@ -108,13 +129,20 @@ class _Source(SourceFileLoader):
         return code
 
 
-def load_job(path: Path, required: tuple[str, ...] = REQUIRED) -> Job:
+def load_job(
+    path: Path,
+    required: Mapping[str, str] = REQUIRED,
+    optional: Mapping[str, str] = OPTIONAL,
+) -> Job:
     """Load a job's file; its folder can be imported from, as if Python ran the file.
+
+    `required` and `optional` are names of functions with what they take, such as
+    ``{"predict": "model, batch"}``.
 
     Raises
     ------
     InputError
-        If the file fails, or lacks a required function.
+        If the file fails, lacks a required function, or has something else under such a name.
     """
     sys.path.insert(0, str(path.parent))
     source = _Source(MODULE, str(path)) if path.suffix == ".py" else None
@@ -133,13 +161,33 @@ def load_job(path: Path, required: tuple[str, ...] = REQUIRED) -> Job:
     except Exception as error:
         raise InputError(f"{path} cannot be loaded: {describe(error, path)}") from error
     job = Job(path, module)
-    missing = [name for name in required if not job.has(name)]
+    missing = [name for name in required if getattr(module, name, None) is None]
     if missing:
-        whole = "a job defines model(), batch() and step(model, batch, optimizer)"
-        if required != REQUIRED:
-            whole = f"a job of this engine defines {', '.join(f'{each}()' for each in required)}"
+        of = "a job" if required is REQUIRED else "a job of this engine"
+        functions = ", ".join(f"{name}({takes})" for name, takes in required.items())
+        whole = f"{of} defines {functions}"
         raise InputError(f"{path} lacks {', '.join(f'{each}()' for each in missing)}; {whole}")
+    for name, takes in (*required.items(), *optional.items()):
+        _check_function(job, name, takes)
     return job
+
+
+def _check_function(job: Job, name: str, takes: str) -> None:
+    """Raise InputError if what the file has under a name cannot be called with what it gets."""
+    value = getattr(job.module, name, None)
+    if value is None:
+        return
+    wanted = f"{job.path.name}: {name} must be a function {name}({takes})"
+    if not callable(value):
+        raise InputError(f"{wanted}, got {kind_of(value)}")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return  # Python does not know what some functions of libraries take.
+    try:
+        signature.bind(*filter(None, takes.split(", ")))
+    except TypeError:
+        raise InputError(f"{wanted}, got {name}{signature}") from None
 
 
 def describe(error: BaseException, path: Path) -> str:
@@ -154,5 +202,7 @@ def describe(error: BaseException, path: Path) -> str:
     return f"{text} ({path.name}:{frames[-1].lineno} in {frames[-1].name})" if frames else text
 
 
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
+def kind_of(value: object) -> str:
+    """What a value is, for a message."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

@@ -72,8 +72,8 @@ def constant(job: Job, name: str, given: int | None, default: int) -> int:
 def worlds(job: Job, given: list[int] | None) -> list[int]:
     """The worlds: the given ones, else the job's. Raises InputError if they are none."""
     found = job.constant("WORLDS", (1, 2, 4)) if given is None else given
-    valid = isinstance(found, list | tuple) and found
-    if not valid or not all(isinstance(each, int) and each >= 1 for each in found):
+    valid = isinstance(found, list | tuple | range) and found
+    if not valid or not all(type(each) is int and each >= 1 for each in found):
         raise InputError(
             f"{job.path.name}: WORLDS must be a list of whole numbers of at least 1, got {found!r}"
         )

@@ -91,7 +91,7 @@ def find_mistake(wrong: Sequence[Observed], slices: Slices) -> Mistake | None:
         return None
     scale = max(_largest(each.expected) for each in wrong if each.expected is not None)
     found: list[tuple[int, Mistake]] = []
-    for explain in (_by_combination, _by_values, _by_factors):
+    for explain in (_by_combination, _by_values, _by_factors, _by_one_factor):
         for explained, mistake in explain(wrong, slices, scale):
             if explained == len(wrong):
                 return mistake
@@ -119,15 +119,16 @@ def _about_the_mean(wrong: Sequence[Observed], slices: Slices, scale: float) -> 
             if each.expected is not None
         )
 
-    if gives((1.0,) * world):
-        return Mistake(
-            "gradients are averaged over the ranks, but the loss is a sum over samples",
-            "average the loss over samples, or sum the gradients",
-        )
+    # A rank without samples has no gradient, so a sum would explain it as well.
     if total and gives(tuple(count / total for count in slices.samples)):
         return Mistake(
             "the plain mean over ranks that have different numbers of samples",
             "weight each rank's loss by its samples, or give all ranks as many",
+        )
+    if gives((1.0,) * world):
+        return Mistake(
+            "gradients are averaged over the ranks, but the loss is a sum over samples",
+            "average the loss over samples, or sum the gradients",
         )
     weights = _of_one_device(wrong, slices)
     if weights is not None and gives(weights):
@@ -283,6 +284,38 @@ def _by_factors(
     explained = sum(_explains(each, weights.__getitem__, slices, scale) for each in wrong)
     if explained:
         yield explained, _named(weights, slices, _of_one_device(wrong, slices))
+
+
+def _by_one_factor(
+    wrong: Sequence[Observed], slices: Slices, scale: float
+) -> Iterator[tuple[int, Mistake]]:
+    """One factor for all gradients, where all ranks have the same samples (as a pipeline's)."""
+    first, *others = slices.gradients
+    if any(
+        set(each) != set(first) or not all(np.array_equal(each[name], first[name]) for name in each)
+        for each in others
+    ):
+        return
+    pairs = [
+        (held.ravel(), each.expected.ravel())
+        for each in wrong
+        if each.expected is not None
+        for held, offset in each.held.values()
+        if not offset and held.shape == each.expected.shape
+    ]
+    length = sum(float(wanted @ wanted) for _, wanted in pairs)
+    if len(pairs) < len(wrong) or not length:
+        return
+    factor = sum(float(held @ wanted) for held, wanted in pairs) / length
+    if all(_near(held, factor * wanted, slices, scale) for held, wanted in pairs):
+        yield (
+            len(wrong),
+            Mistake(
+                f"gradients are {factor:.3g} times one device's, on ranks that have the same "
+                "samples",
+                "return a mean over samples from loss(): a schedule averages its micro-batches",
+            ),
+        )
 
 
 def _named(weights: Mapping[int, Weights], slices: Slices, one_device: Weights | None) -> Mistake:

@@ -197,6 +197,7 @@ def _job(check: Check) -> Section:
         ("samples", str(facts.samples)),
         ("parameters", f"{facts.parameters} ({facts.elements} elements, {facts.frozen} frozen)"),
         ("judged in", "float64" if facts.twin else f"float32: {facts.twin_reason}"),
+        ("trained", "yes" if facts.trains else "no: no parameter changes on one device"),
         ("BatchNorm", ", ".join(facts.batch_norm)),
         ("dropout", ", ".join(facts.dropout)),
         *((f"version of {name}", version) for name, version in check.versions.items()),

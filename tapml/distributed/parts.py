@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tapml.distributed.job_file import Job
+from tapml.distributed.job_file import Job, describe, kind_of
 from tapml.distributed.packing import map_tensors, tensors_in
 from tapml_targets.errors import InputError
 
@@ -21,8 +21,8 @@ def count_samples(batch: Any) -> int:
     found = next((each.shape[0] for each in tensors_in(batch) if each.ndim), 0)
     if not found:
         raise InputError(
-            "batch() returned no tensor with samples; return a tensor, or a dictionary, list or "
-            "tuple of tensors whose first dimension counts samples"
+            f"batch() returned no tensor with samples, but {kind_of(batch)}; return a tensor, or a "
+            "dictionary, list or tuple of tensors whose first dimension counts samples"
         )
     return found
 
@@ -34,15 +34,23 @@ def split(job: Job, batch: Any, world: int) -> list[Any]:
     ------
     IndivisibleError
         If the samples do not divide.
+    InputError
+        If `part` returns no samples.
     """
     if job.has("part"):
         found = []
         for rank in range(world):
             try:
-                found.append(job.module.part(batch, rank, world))
+                part = job.module.part(map_tensors(batch, torch.clone), rank, world)
             except Exception as error:
-                text = f"part(batch, {rank}, {world}) raised {type(error).__name__}: {error}"
+                text = f"part(batch, {rank}, {world}) raised {describe(error, job.path)}"
                 raise IndivisibleError(text) from error
+            if not any(each.ndim for each in tensors_in(part)):
+                raise InputError(
+                    f"{job.path.name}: part(batch, {rank}, {world}) must return the samples of a "
+                    f"rank in the form of batch(), got {kind_of(part)} without a tensor of samples"
+                )
+            found.append(part)
         return found
     samples = count_samples(batch)
     if samples < world:
@@ -80,7 +88,7 @@ def find_rows(batch: Any, part: Any) -> list[int] | None:
         and own[path].shape[1:] == tensor.shape[1:]
         and own[path].shape[:1] == (count,)
     ]
-    if not shared or not count:
+    if not shared:
         return None
     places: dict[bytes, int] = {}
     for row in range(samples):

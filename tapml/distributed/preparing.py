@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tapml.distributed.child_process import join, named_tensors, seed_all
-from tapml.distributed.job_file import OPTIONAL, Job, load_job
+from tapml.distributed.job_file import OF_ENGINES, OPTIONAL, Job, load_job
 from tapml.distributed.job_sources import (
     SLOW_SECONDS,
     constant,
@@ -60,7 +60,7 @@ def prepare(member: Member, payload: dict[str, Any]) -> dict[str, Any]:
         "sources": sources(job, modules),
         "steps": steps,
         "worlds": worlds,
-        "has": {name: job.has(name) for name in OPTIONAL},
+        "has": {name: job.has(name) for name in (*OPTIONAL, *OF_ENGINES)},
         "modules": {path: type(each).__name__ for path, each in model.named_modules()},
         "weights": {name: pack_tensor(tensor, name) for name, tensor in weights.items()},
         "batches": [pack(batch, "the batch") for batch in batches],

@@ -17,13 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapml.distributed.child_process import join, named_tensors, seed_all
 from tapml.distributed.engine import ranks_of
-from tapml.distributed.job_file import Job, describe, load_job
+from tapml.distributed.job_file import Job, describe, kind_of, load_job
+from tapml.distributed.optimizers import before_steps
 from tapml.distributed.packing import map_tensors, tensors_in, unpack, unpack_tensor
-from tapml.distributed.recording import Recorder
+from tapml.distributed.recording import Recorder, leaves_of
 from tapml.distributed.samples_apart import switch_off
 from tapml.distributed.witness import Witness
 from tapml.isolate.member import Member
-from tapml_targets.errors import InputError, RefusedError
+from tapml_targets.errors import InputError, RefusedError, WrongJobError
 
 # A distributed model that is freed before the process ends may hang it.
 _KEPT: Final[list[Any]] = []
@@ -138,8 +139,9 @@ def _run(member: Member, payload: dict[str, Any], witness: Witness) -> dict[str,
         packed, rows = ranks[member.rank]
         batch = cast(unpack(packed), dtype)
         recorder.begin_step(wrapped)
+        given = map_tensors(batch, torch.clone)
         with precisions if payload["observe"] else nullcontext(), job.calling("step()"):
-            take_step(wrapped, batch, optimizer)
+            take_step(wrapped, given, optimizer)
         recorder.end_step(wrapped, holder, step, rows, sends_state=holder is not optimizer)
     seconds = time.monotonic() - started
     drew = not torch.equal(random_before, torch.get_rng_state())
@@ -158,6 +160,8 @@ def _distribute(job: Job, payload: dict[str, Any], model: nn.Module, member: Mem
     package, options = payload["engine"], payload["options"]
     try:
         return ranks_of(package).distribute(model, job, member.rank, member.size, **options)
+    except InputError:
+        raise
     except Exception as error:
         if package.endswith(".own"):
             raise InputError(
@@ -214,9 +218,10 @@ def _listen(recorder: Recorder, model: nn.Module, optimizer: Any) -> None:
     if hasattr(model, "_orig_mod"):
         recorder.keep_out_of(model)
     recorder.start(model)
-    hook = getattr(optimizer, "register_step_pre_hook", None)
-    if hook is not None:
-        hook(lambda *_: recorder.take_gradients(model))
+    without = before_steps(optimizer, lambda others: recorder.take_gradients(model, others))
+    if without:
+        text = f"{without[0]} has no hooks before its step: they are read after it"
+        recorder.not_compared["gradients as the optimizer finds them"] = text
 
 
 def _step_of(job: Job, payload: dict[str, Any]) -> Callable[[nn.Module, Any, Any], Any]:
@@ -245,12 +250,17 @@ def _predict(
     with torch.no_grad():
         if job.has("predict"):
             with job.calling("predict()"):
-                found = [job.module.predict(model, batch)]
-            recorder.predictions(found, step, rows)
+                found = leaves_of(job.module.predict(model, batch))
+            if not any(True for _ in tensors_in(found)):
+                raise WrongJobError(
+                    f"{job.path.name}: predict() must return a tensor, or a dictionary, list or "
+                    f"tuple of tensors, got {kind_of(found)}"
+                )
+            recorder.predictions([found], step, rows)
             return ""
         try:
             calls = list(recorder.root_calls)
-            found = [model(*args, **named) for args, named in calls]
+            found = [leaves_of(model(*args, **named)) for args, named in calls]
         except Exception as error:
             # A model may not run outside its step; all ranks then fail alike.
             recorder.not_compared["(prediction)"] = describe(error, job.path)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from tapml.distributed.engine import Held
+from tapml.distributed.optimizers import optimizers_in
 from tapml.distributed.packing import tensors_in, to_array
 from tapml.distributed.placing import Piece, joined, local_part, piece_of, place_of, reduced
 
@@ -63,7 +64,7 @@ class Recorder:
         self._calls: dict[tuple[str, int, int], list[Piece | None]] = {}
         self._bytes = 0
         self._before: dict[str, torch.Tensor] = {}
-        self._gradients: dict[str, Any] | None = None
+        self._gradients: dict[str, Any] = {}
         self._backward: dict[str, int] = {}
         self._givers: dict[int, tuple[str, torch.Tensor]] = {}
         self._inputs: dict[str, list[str]] = {}
@@ -113,7 +114,7 @@ class Recorder:
 
     def begin_step(self, model: nn.Module) -> None:
         """Listen to a step."""
-        self._calls, self._bytes, self._gradients = {}, 0, None
+        self._calls, self._bytes, self._gradients = {}, 0, {}
         self._seen, self._root_call, self.root_calls = {}, None, []
         self._givers = {}
         self._before = {name: local_part(each).clone() for name, each in self.tensors(model)}
@@ -137,13 +138,16 @@ class Recorder:
             if record["phase"] == phase:
                 record["inputs"] = self._inputs.get(record["name"], [])
 
-    def take_gradients(self, model: nn.Module) -> None:
-        """Keep the gradients as they are, the first time in a step only."""
-        if self._gradients is None:
-            self._gradients = {
-                name: None if each.grad is None else reduced(each.grad.detach()).clone()
-                for name, each in self._parameters(model)
-            }
+    def take_gradients(self, model: nn.Module, waiting: frozenset[int] = frozenset()) -> None:
+        """Keep the gradients as they are, each the first time in a step only.
+
+        Parameters whose identities are in `waiting` are left for the step of another optimizer.
+        """
+        for name, each in self._parameters(model):
+            if name not in self._gradients and id(each) not in waiting:
+                gradient = each.grad
+                kept = None if gradient is None else reduced(gradient.detach()).clone()
+                self._gradients[name] = kept
 
     def end_step(
         self,
@@ -161,7 +165,7 @@ class Recorder:
         self._listening = False
         self.take_gradients(model)
         self._record_forward("forward", step, rows)
-        for name, gradient in (self._gradients or {}).items():
+        for name, gradient in self._gradients.items():
             self._add("gradient", step, name, gradient, order=self._backward.get(name, -1))
         for name, parameter in self._parameters(model):
             for key, value in _state(optimizer, parameter):
@@ -235,7 +239,7 @@ class Recorder:
             self._note_inputs(name, args, output)
             occurrence = self._seen.get(name, 0)
             self._seen[name] = occurrence + 1
-            for index, tensor in enumerate(tensors_in(_leaves_of(output))):
+            for index, tensor in enumerate(tensors_in(leaves_of(output))):
                 self._bytes += tensor.nbytes
                 if self._bytes > BUDGET_BYTES:
                     self.not_compared["hidden states"] = f"more than {BUDGET_BYTES >> 20} MiB"
@@ -252,7 +256,7 @@ class Recorder:
         known = [self._givers[id(each)][0] for each in tensors_in(args) if id(each) in self._givers]
         last = [next(reversed(self._givers.values()))[0]] if self._givers else []
         self._inputs.setdefault(name, list(dict.fromkeys(known)) or last)
-        for tensor in tensors_in(_leaves_of(output)):
+        for tensor in tensors_in(leaves_of(output)):
             # Kept alive, so that no other tensor gets its identity.
             self._givers.pop(id(tensor), None)
             self._givers[id(tensor)] = name, tensor
@@ -285,7 +289,10 @@ class Recorder:
             self.not_compared[name] = "its first dimension does not count samples"
         else:
             count = (piece.shape or piece.value.shape)[0]
-            if not len(rows) or count % len(rows):
+            if not rows:
+                self.not_compared[name] = "this rank has no samples"
+                return
+            if count % len(rows):
                 self.not_compared[name] = "its first dimension does not count samples"
                 return
             record = self._record(phase, step, name, to_array(piece.value), order)
@@ -431,21 +438,21 @@ def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def _leaves_of(output: Any) -> Any:
+def leaves_of(output: Any) -> Any:
     """An output as containers; data classes of model outputs are mappings already."""
     if isinstance(output, PackedSequence):
         return ()  # Sorted by length: no dimension of its tensors counts samples.
     if isinstance(output, tuple | list):
-        return [_leaves_of(each) for each in output]
+        return [leaves_of(each) for each in output]
     fields = getattr(output, "__dataclass_fields__", None)
     return output if fields is None else {name: getattr(output, name) for name in fields}
 
 
 def _state(optimizer: Any, parameter: nn.Parameter) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors of the optimizer's state of one parameter."""
-    state = getattr(optimizer, "state", None)
-    if isinstance(state, Mapping):
-        found = state.get(parameter, {})
+    for each in optimizers_in(optimizer):
+        state = getattr(each, "state", None)
+        found = state.get(parameter, {}) if isinstance(state, Mapping) else {}
         for key in sorted(found):
             if isinstance(found[key], torch.Tensor):
                 yield key, found[key]

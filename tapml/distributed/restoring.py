@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
 
+from tapml.distributed.optimizers import optimizers_in
 from tapml.distributed.packing import tensors_in
 
 if TYPE_CHECKING:
@@ -64,34 +65,38 @@ def _restore_through(
 ) -> None:
     of_all, of_writers = folder / "all", folder / "writers"
     # An optimizer without state, as plain SGD, would take a step to make one.
-    has_state = bool(optimizer.state)
-    save(_state(model, optimizer, has_state), checkpoint_id=of_all)
+    optimizers = optimizers_in(optimizer)
+    has_state = any(each.state for each in optimizers)
+    save(_state(model, optimizers, has_state), checkpoint_id=of_all)
     group: Any = dist.new_group(list(range(writers)))
     if dist.get_rank() < writers:
         fresh = job.model().to(next(model.parameters()).dtype)
         shard(fresh, DeviceMesh.from_group(group, "cpu"))
-        made = job.optimizer(fresh)
+        made = optimizers_in(job.optimizer(fresh))
         _load(fresh, made, of_all, group, has_state)
         save(_state(fresh, made, has_state), checkpoint_id=of_writers, process_group=group)
     dist.barrier()
     with torch.no_grad():
-        for tensor in tensors_in([list(model.parameters()), list(optimizer.state.values())]):
+        states = [list(each.state.values()) for each in optimizers]
+        for tensor in tensors_in([list(model.parameters()), states]):
             if tensor.is_floating_point():
                 tensor.fill_(float("nan"))
-    _load(model, optimizer, of_writers, None, has_state)
+    _load(model, optimizers, of_writers, None, has_state)
     dist.barrier()
 
 
-def _state(model: nn.Module, optimizer: Any, has_state: bool) -> dict[str, Any]:
+def _state(model: nn.Module, optimizers: list[Any], has_state: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"model": get_model_state_dict(model)}
     if has_state:
-        found["optimizer"] = get_optimizer_state_dict(model, optimizer)
+        found["optimizer"] = get_optimizer_state_dict(model, optimizers)
     return found
 
 
-def _load(model: nn.Module, optimizer: Any, place: Path, group: Any, has_state: bool) -> None:
-    state = _state(model, optimizer, has_state)
+def _load(
+    model: nn.Module, optimizers: list[Any], place: Path, group: Any, has_state: bool
+) -> None:
+    state = _state(model, optimizers, has_state)
     load(state, checkpoint_id=place, process_group=group)
     set_model_state_dict(model, state["model"])
     if has_state:
-        set_optimizer_state_dict(model, optimizer, state["optimizer"])
+        set_optimizer_state_dict(model, optimizers, state["optimizer"])

@@ -292,6 +292,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
         Names of modules of these kinds.
     twin
         Whether the float64 twin judges; `twin_reason` says why not.
+    trains
+        Whether any parameter changes on one device.
     """
 
     samples: int
@@ -303,6 +305,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     dropout: tuple[str, ...]
     twin: bool
     twin_reason: str = ""
+    trains: bool = True
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,13 +174,18 @@ class Runner:
         world: int,
         step: int,
         weights: Mapping[str, Any],
+        gradients: Mapping[str, Any],
         precision: str,
         off: tuple[str, ...],
     ) -> Sequence[Mapping[str, Any]]:
-        """The gradients of each rank's samples alone. Raises GroupDiedError."""
+        """The gradients of each rank's samples alone. Raises GroupDiedError.
+
+        `weights` and `gradients` are one device's, before the step and in it.
+        """
         ranks = self.plan.given_to(engine).parts[str(world)]["steps"][step - 1]
         payload = self.plan.payload(RunRequest(precision=precision, off=off))
-        payload |= {"weights": dict(weights), "batches": [batch for batch, _ in ranks]}
+        payload |= {"weights": dict(weights), "gradients": dict(gradients)}
+        payload["batches"] = [batch for batch, _ in ranks]
         (found,) = self._group(1, self.framework.slices, payload).result()
         return list(found)
 

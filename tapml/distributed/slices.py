@@ -10,6 +10,7 @@ import torch
 
 from tapml.distributed.child_process import join, named_tensors, seed_all
 from tapml.distributed.job_file import load_job
+from tapml.distributed.optimizers import before_steps
 from tapml.distributed.packing import to_array, unpack, unpack_tensor
 from tapml.distributed.rank import build, cast, twin_dtype
 from tapml.isolate.member import Member
@@ -19,7 +20,8 @@ def slice_gradients(member: Member, payload: dict[str, Any]) -> list[dict[str, A
     """Run a step for each rank's batch; a job of a group of one.
 
     The payload is that of :func:`tapml.distributed.rank.run`, with ``weights`` as they were before
-    the step, and ``batches``, one for each rank.
+    the step, ``batches``, one for each rank, and ``gradients`` of one device: of several optimizers
+    each steps with those, so that the next one's gradients are of the weights that one device had.
 
     Returns
     -------
@@ -41,17 +43,19 @@ def slice_gradients(member: Member, payload: dict[str, Any]) -> list[dict[str, A
         optimizer = job.optimizer(model)
         taken: dict[str, np.ndarray[Any, Any]] = {}
 
-        def take(*_: Any, taken: dict[str, np.ndarray[Any, Any]] = taken) -> None:
-            if not taken:
-                taken.update(
-                    (name, to_array(each.grad))
-                    for name, each in model.named_parameters()
-                    if each.grad is not None
-                )
+        def take(
+            waiting: frozenset[int] = frozenset(),
+            taken: dict[str, np.ndarray[Any, Any]] = taken,
+        ) -> None:
+            for name, each in model.named_parameters():
+                if name in taken or each.grad is None or id(each) in waiting:
+                    continue
+                taken[name] = to_array(each.grad)
+                whole = payload["gradients"].get(name, {}).get("tensor") if waiting else None
+                if whole is not None and whole.shape == tuple(each.grad.shape):
+                    each.grad.copy_(torch.from_numpy(np.array(whole)))
 
-        hook = getattr(optimizer, "register_step_pre_hook", None)
-        if hook is not None:
-            hook(take)
+        before_steps(optimizer, take)
         seed_all()
         job.step(model, cast(unpack(packed), dtype), optimizer)
         take()

@@ -42,6 +42,12 @@ def pack_tree(
         return pack_tree(item, f"{place}[{key!r}]", pack_leaf, expected)
 
     if isinstance(value, Mapping):
+        for key in value:
+            if not _is_plain_key(key):
+                raise InputError(
+                    f"{place} has the key {key!r}, a {type(key).__name__}; expected text, numbers, "
+                    "None, or tuples of them"
+                )
         return {"items": [[key, packed(item, key)] for key, item in value.items()]}
     if isinstance(value, list | tuple):
         items = [packed(item, index) for index, item in enumerate(value)]
@@ -57,8 +63,19 @@ def unpack_tree(packed: Any, unpack_leaf: Callable[[Any], Any]) -> Any:
     if "tensor" in packed:
         return unpack_leaf(packed)
     if "items" in packed:
-        return {key: unpack_tree(item, unpack_leaf) for key, item in packed["items"]}
+        return {_key(key): unpack_tree(item, unpack_leaf) for key, item in packed["items"]}
     for name, made in (("list", list), ("tuple", tuple)):
         if name in packed:
             return made(unpack_tree(item, unpack_leaf) for item in packed[name])
     return packed["value"]
+
+
+def _is_plain_key(key: Any) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_plain_key, key))
+    return key is None or type(key) in (str, bytes, bool, int, float)
+
+
+def _key(sent: Any) -> Any:
+    """A key as it was: tuples travel as lists."""
+    return tuple(map(_key, sent)) if isinstance(sent, list | tuple) else sent

@@ -25,6 +25,7 @@ from tapml.isolate.frame import Channel, Received, encode, sealed
 from tapml.isolate.member import Member
 
 _TAIL_BYTES: Final = 4000
+_MOST_OF_A_FATAL_ERROR: Final = 64 << 10
 
 
 class _Without:
@@ -175,10 +176,18 @@ class _Server:
 
 
 def tail(output: IO[bytes]) -> str:
-    """The end of a file of captured output."""
+    """The end of a file of captured output; of a fatal error what led to it and its beginning.
+
+    Python then lists all threads and extension modules, which may be longer than the tail.
+    """
     size = output.seek(0, os.SEEK_END)
-    output.seek(max(0, size - _TAIL_BYTES))
-    return output.read().decode(errors="replace").strip()
+    output.seek(max(0, size - _MOST_OF_A_FATAL_ERROR))
+    text = output.read()
+    fatal = text.rfind(b"Fatal Python error")
+    first = max(0, len(text) - _TAIL_BYTES)
+    if fatal >= 0:
+        first = min(first, max(0, fatal - _TAIL_BYTES // 4))
+    return text[first : first + _TAIL_BYTES].decode(errors="replace").strip()
 
 
 def main(descriptor: int) -> None:

@@ -52,6 +52,10 @@ class RefusedError(InputError):
     """A library refuses a model or a setting that it does not support."""
 
 
+class WrongJobError(InputError):
+    """A function of a user's training job returns something that cannot be used."""
+
+
 class MismatchError(TapmlError):
     """A target's result differs from the reference beyond the policy."""
 

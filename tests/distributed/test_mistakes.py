@@ -132,3 +132,26 @@ def test_a_mistake_of_some_tensors_says_of_how_many() -> None:
 
     assert found is not None
     assert found.text.endswith("(1 of 2 wrong gradients)")
+
+
+def test_a_rank_without_samples_is_no_sum() -> None:
+    slices = slices_of(0, (8, 0))
+    slices.gradients[1]["weight"][:] = 0.0
+    one_device = slices.gradients[0]["weight"]
+
+    found = find_mistake([observed(slices, [(0.5, 0.5)] * 2, one_device)], slices)
+
+    assert found is not None
+    assert "ranks that have different numbers of samples" in found.text
+
+
+def test_a_factor_of_ranks_that_have_the_same_samples_is_named() -> None:
+    """In a pipeline each has other parameters, and loss() is called for each micro-batch."""
+    weight = slices_of(0).gradients[0]["weight"]
+    slices = Slices([{"weight": weight}] * 2, (8, 8), 1e-8)
+
+    found = find_mistake([Observed("weight", weight, {1: (weight / 4, ())})], slices)
+
+    assert found is not None
+    assert "gradients are 0.25 times one device's, on ranks that have the same" in found.text
+    assert "a mean over samples from loss()" in found.remedy

@@ -75,7 +75,7 @@ def test_an_unknown_platform_is_refused_with_the_known_ones() -> None:
 
 
 def test_doctor_finds_the_base_sound() -> None:
-    outcome = tapml("doctor", "--json")
+    outcome = tapml("doctor", "base", "--json")
     report = json.loads(outcome.stdout)
     assert outcome.returncode == 0 and report["ok"], report
     base = {

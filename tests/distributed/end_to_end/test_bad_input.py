@@ -16,11 +16,7 @@ from tests.distributed.conftest import CheckJob
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"),
-        ("def f(:", r"cannot be loaded: SyntaxError: .*\(job.py:\d+\)"),
-        ("raise SystemExit(3)", "ended the process when it was loaded"),
-        ("del step", r"lacks step\(\)"),
-        ("def model():\n    return 3", "must return a torch.nn.Module, got a int"),
+        ("def model():\n    return 3", "must return a torch.nn.Module, got an int"),
         ("def model():\n    raise KeyError(1)", r"model\(\) raised KeyError: 1 \(job.py:\d+ in"),
         ("def batch():\n    return 3", "returned no tensor with samples"),
         ("def batch():\n    return {1, 2}", "no tensor with samples"),
@@ -29,7 +25,7 @@ from tests.distributed.conftest import CheckJob
         ("def optimizer(m):\n    return 1 / 0", r"optimizer\(\) raised ZeroDivisionError"),
         ("def step(m, b, o):\n    o.step()", r"step\(\) computes nothing on one device"),
         ("STEPS = 0", "STEPS must be a whole number of at least 1, got 0"),
-        ("WORLDS = [0]", "WORLDS must be a list of whole numbers"),
+        ("def predict(m, b):\n    return 'text'", r"predict\(\) must return a tensor, .*got a str"),
         (
             "def model():\n    built = nn.Linear(4, 2)\n    built.bias.data[0] = float('nan')\n"
             "    return built",
@@ -86,7 +82,7 @@ def test_a_model_that_the_library_refuses_is_no_finding(check_job: CheckJob) -> 
 def model():
     return nn.Linear(4, 2).requires_grad_(False)
 def optimizer(m):
-    return None
+    return torch.optim.SGD(m.parameters())
 def step(m, b, o):
     m(b)
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml.distributed.checking import check
+from tapml.distributed.checking import check, open_pool
 from tapml.distributed.results import Outcome
 
 _JOBS = Path(__file__).parent.parent / "jobs"
@@ -54,12 +54,12 @@ def test_a_right_job_is_equal_and_a_sum_is_named(
 ) -> None:
     source = _JOBS / f"{'mesh' if engine == 'jax' else engine}.py"
     options = {"gradients": ["jit"], "parameters": ["sharded"], "mesh": ["data+model"]}
-    right = check(
-        source, engines=[engine], worlds=[2], options=options if engine == "jax" else None
-    )
+    chosen = options if engine == "jax" else None
     wrong_job = tmp_path / "summed.py"
     wrong_job.write_text(source.read_text() + summed)
-    wrong = check(wrong_job, engines=[engine], worlds=[2])
+    with open_pool([engine]) as pool:
+        right = check(source, engines=[engine], worlds=[2], options=chosen, pool=pool)
+        wrong = check(wrong_job, engines=[engine], worlds=[2], pool=pool)
 
     (equal,) = right.results
     assert equal.outcome is Outcome.EQUAL, equal.reason

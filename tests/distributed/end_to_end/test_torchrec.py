@@ -47,9 +47,9 @@ def _check(check_job: CheckJob, code: str = "", **options: object) -> dict[str, 
 
 
 def test_tables_of_a_collection_are_equal_however_they_are_sharded(check_job: CheckJob) -> None:
-    found = _check(check_job, worlds=[1, 2], options={"sharder": ["EBCS"]})
+    found = _check(check_job, worlds=[2], options={"sharder": ["EBCS"]})
 
-    assert len(found) == 14
+    assert len(found) == 7
     assert {outcome for outcome, _, _ in found.values()} == {Outcome.EQUAL}
 
 

@@ -48,7 +48,7 @@ def stop_at(
     return Stopped(wrong, session, cache, ended, read_report(session))
 
 
-@pytest.fixture(scope="module", params=["index", "reduction start", "missing guard"])
+@pytest.fixture(scope="module", params=["reduction start", "missing guard"])
 def stopped(
     request: pytest.FixtureRequest,
     finished: FinishedSession,

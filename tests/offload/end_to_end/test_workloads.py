@@ -31,8 +31,7 @@ from tests.offload.shipping import result_of, shipped
 from tests.offload.warm_cache import warm_cache
 
 
-@pytest.mark.parametrize("platform", ["opencl"])
-def test_gpt_neox_writes_what_transformers_generates(
+def gpt_neox_writes_what_transformers_generates(
     tmp_path: Path, require_device: RequireDevice, platform: str
 ) -> None:
     folder = make_family(tmp_path / "neox", "gpt_neox")
@@ -44,8 +43,7 @@ def test_gpt_neox_writes_what_transformers_generates(
     assert found["tokens"] == generated[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("platform", ["webgpu"])
-def test_rwkv_writes_what_its_class_writes(
+def rwkv_writes_what_its_class_writes(
     tmp_path: Path, require_device: RequireDevice, platform: str
 ) -> None:
     folder = make_family(tmp_path / "rwkv", "rwkv6", num_hidden_layers=1)

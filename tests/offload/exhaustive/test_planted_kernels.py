@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-@pytest.fixture(scope="module", params=["transposed weight", "swapped arguments"])
+@pytest.fixture(scope="module", params=["index", "transposed weight", "swapped arguments"])
 def stopped(
     request: pytest.FixtureRequest,
     finished: FinishedSession,

@@ -22,10 +22,10 @@ PLATFORMS = [name for name in platform_names() if name != "cpu"]
 @pytest.mark.parametrize(
     "check",
     [
-        workloads.test_gpt_neox_writes_what_transformers_generates,
+        workloads.gpt_neox_writes_what_transformers_generates,
         workloads.test_bert_gives_the_vectors_of_transformers_for_a_padded_batch,
         workloads.test_the_trained_cnn_gives_the_classes_of_torch,
-        workloads.test_rwkv_writes_what_its_class_writes,
+        workloads.rwkv_writes_what_its_class_writes,
         workloads.test_t5_gives_the_logits_of_transformers,
         workloads.whisper_gives_the_tokens_of_transformers,
         workloads.distilbert_gives_the_vectors_of_transformers,

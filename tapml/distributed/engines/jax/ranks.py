@@ -19,14 +19,19 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from tapml.distributed import array_jobs
 from tapml.distributed.array_jobs import Array, digest, largest, leaves, plain, record, unpack
-from tapml.distributed.job_file import Job, load_job
+from tapml.distributed.job_file import Job, kind_of, load_job
 from tapml.isolate.member import Member
-from tapml_targets.errors import InputError, RefusedError
+from tapml_targets.errors import InputError, RefusedError, WrongJobError
 
 # Many of its functions have no types.
 jax: Any = untyped_jax
 PartitionSpec: Any = jax.sharding.PartitionSpec
-REQUIRED: Final = ("parameters", "batch", "loss")
+REQUIRED: Final = {"parameters": "", "batch": "", "loss": "parameters, batch"}
+OPTIONAL: Final = {
+    "update": "parameters, gradients",
+    "predict": "parameters, batch",
+    "distribute": "loss, mesh",
+}
 LEARNING_RATE: Final = 0.1
 DATA: Final = "data"
 
@@ -39,7 +44,7 @@ def prepare(_: Member, payload: dict[str, Any]) -> dict[str, Any]:
             tree = job.module.parameters()
         return [(name, np.array(value), True) for name, value in leaves(tree)]
 
-    return array_jobs.prepare(payload, REQUIRED, weights_of)
+    return array_jobs.prepare(payload, REQUIRED, OPTIONAL, weights_of)
 
 
 def run(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -62,11 +67,12 @@ def run(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
         placed = _by_samples(batch, mesh)
         with job.calling("loss()"):
             try:
-                loss, gradients = gradient_of(parameters, placed)
+                found = gradient_of(parameters, placed)
             except (ValueError, TypeError, NotImplementedError) as error:
                 if world == 1:
                     raise
                 raise RefusedError(f"{type(error).__name__}: {_first_line(error)}") from error
+        loss, gradients = _loss_and_gradients(job, found, parameters)
         before = {name: _shards(value) for name, value in leaves(parameters)}
         with job.calling("update()"):
             parameters = _update(job, parameters, gradients)
@@ -78,6 +84,7 @@ def run(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
     if job.has("predict"):
         with job.calling("predict()"):
             found = jax.jit(job.module.predict)(parameters, placed)
+        array_jobs.predictions_of(job, found)
         _add_rows(answers, len(payload["steps"]), found, array_jobs.count_samples(batch))
     for answer in answers:
         answer |= {"seconds": seconds, "dtypes": seen}
@@ -104,7 +111,7 @@ def _begin(payload: Mapping[str, Any], devices: int) -> tuple[Job, str | None, A
     twin = payload["precision"] == "float64"
     if twin:
         jax.config.update("jax_enable_x64", True)
-    job = load_job(Path(payload["job"]), REQUIRED)
+    job = load_job(Path(payload["job"]), REQUIRED, OPTIONAL)
     array_jobs.seed_all()
     dtype = "float64" if twin else None
     sent = {name: unpack(value) for name, value in payload["weights"].items()}
@@ -188,7 +195,13 @@ def _gradient_function(job: Job, mesh: Mesh, how: str) -> Any:
     loss = job.module.loss
     if how == "own":
         with job.calling("distribute()"):
-            return job.module.distribute(loss, mesh)
+            made = job.module.distribute(loss, mesh)
+        if not callable(made):
+            raise WrongJobError(
+                f"{job.path.name}: distribute() must return a function of parameters and batch, "
+                f"got {kind_of(made)}"
+            )
+        return made
     if how == "jit":
         return jax.jit(jax.value_and_grad(loss))
 
@@ -204,9 +217,26 @@ def _gradient_function(job: Job, mesh: Mesh, how: str) -> Any:
     )
 
 
+def _loss_and_gradients(job: Job, found: Any, parameters: Any) -> tuple[Any, Any]:
+    """What a function of the job's gave. Raises InputError if that is something else."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    if not is_pair or jax.tree.structure(found[1]) != jax.tree.structure(parameters):
+        raise WrongJobError(
+            f"{job.path.name}: the function that distribute() gives must return (loss, gradients), "
+            f"the gradients in the form of parameters(), got {kind_of(found)}"
+        )
+    return found[0], found[1]
+
+
 def _update(job: Job, parameters: Any, gradients: Any) -> Any:
     if job.has("update"):
-        return jax.jit(job.module.update)(parameters, gradients)
+        changed = jax.jit(job.module.update)(parameters, gradients)
+        if jax.tree.structure(changed) != jax.tree.structure(parameters):
+            raise WrongJobError(
+                f"{job.path.name}: update() must return the parameters in the form of "
+                f"parameters(), got {kind_of(changed)}"
+            )
+        return changed
     return jax.tree.map(lambda each, slope: each - LEARNING_RATE * slope, parameters, gradients)
 
 

@@ -10,6 +10,7 @@ SGD's gradient is its update over the rate; MirroredStrategy shows no other redu
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,12 +21,13 @@ import numpy as np
 import tensorflow as tf
 
 from tapml.distributed import array_jobs
-from tapml.distributed.array_jobs import Array, largest, leaves, plain, record, unpack
-from tapml.distributed.job_file import Job, load_job
+from tapml.distributed.array_jobs import Array, largest, plain, record, unpack
+from tapml.distributed.job_file import Job, kind_of, load_job
 from tapml.isolate.member import Member
-from tapml_targets.errors import InputError, RefusedError
+from tapml_targets.errors import InputError, RefusedError, WrongJobError
 
-REQUIRED: Final = ("model", "batch", "loss")
+REQUIRED: Final = {"model": "", "batch": "", "loss": "model, batch"}
+OPTIONAL: Final = {"predict": "model, batch", "distribute": "model, optimizer, strategy"}
 
 
 def prepare(_: Member, payload: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def prepare(_: Member, payload: dict[str, Any]) -> dict[str, Any]:
         model = _model(job)
         return [(name, np.array(each), each.trainable) for name, each in _variables(model).items()]
 
-    return array_jobs.prepare(payload, REQUIRED, weights_of)
+    return array_jobs.prepare(payload, REQUIRED, OPTIONAL, weights_of)
 
 
 def run(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -80,7 +82,7 @@ def run(_: Member, payload: dict[str, Any]) -> list[dict[str, Any]]:
         if job.has("predict"):
             with job.calling("predict()"):
                 found = job.module.predict(model, batch)
-            for index, (_path, value) in enumerate(leaves(found)):
+            for index, value in enumerate(array_jobs.predictions_of(job, found)):
                 name = "(prediction)" if not index else f"(prediction)[{index}]"
                 made = record("prediction", step, name, value, index)
                 answers[rank]["records"].append(made | {"placement": "rows", "rows": rows})
@@ -114,7 +116,7 @@ def _begin(payload: Mapping[str, Any], devices: int) -> tuple[Job, str | None]:
     dtype = "float64" if payload["precision"] == "float64" else None
     if dtype is not None:
         keras.config.set_floatx(dtype)
-    job = load_job(Path(payload["job"]), REQUIRED)
+    job = load_job(Path(payload["job"]), REQUIRED, OPTIONAL)
     array_jobs.seed_all()
     return job, dtype
 
@@ -163,7 +165,13 @@ def _step(job: Job, model: Any, optimizer: Any, strategy: Any) -> Callable[[list
         return lambda batches: on_replica(batches[0])
     inner = on_replica
     if job.has("distribute"):
-        inner = job.module.distribute(model, optimizer, strategy)
+        with job.calling("distribute()"):
+            inner = job.module.distribute(model, optimizer, strategy)
+        if not callable(inner):
+            raise WrongJobError(
+                f"{job.path.name}: distribute() must return a function of one replica's batch, got "
+                f"{kind_of(inner)}"
+            )
 
     @tf.function  # type: ignore[untyped-decorator]
     def together(batch: Any) -> None:
@@ -216,7 +224,10 @@ def _add(
 
 
 def _rate(job: Job) -> float:
-    return float(job.constant("RATE", 0.1))
+    rate = job.constant("RATE", 0.1)
+    if not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 < rate < math.inf:
+        raise InputError(f"{job.path.name}: RATE must be a number above 0, got {rate!r}")
+    return float(rate)
 
 
 def _cast(tree: Any, dtype: str | None) -> Any:

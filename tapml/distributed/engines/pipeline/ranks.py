@@ -10,6 +10,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 
+from tapml.distributed.job_file import kind_of
+from tapml.distributed.optimizers import optimizers_in
+from tapml_targets.errors import WrongJobError
+
 if TYPE_CHECKING:
     from tapml.distributed.job_file import Job
 
@@ -69,11 +73,24 @@ def step(
     job: Job, model: Any, batch: Any, optimizer: Any, *, schedule: str, microbatches: str
 ) -> None:
     """One run of the schedule, and the optimizer's step."""
-    inputs = job.module.inputs(batch)
+    with job.calling("inputs()"):
+        inputs = job.module.inputs(batch)
+    if not isinstance(inputs, torch.Tensor):
+        raise WrongJobError(
+            f"{job.path.name}: inputs() must return one tensor, which the first stage takes, got "
+            f"{kind_of(inputs)}"
+        )
     samples = inputs.shape[0]
 
     def loss(output: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = job.module.loss(output, _picked(batch, rows, samples))
+        with job.calling("loss()"):
+            found = job.module.loss(output, _picked(batch, rows, samples))
+        if not isinstance(found, torch.Tensor) or found.numel() != 1:
+            shape = f" of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else ""
+            raise WrongJobError(
+                f"{job.path.name}: loss() must return a tensor of one number, got {kind_of(found)}"
+                + shape
+            )
         return found
 
     count = len(model.children_of)
@@ -83,11 +100,14 @@ def step(
     ]
     several = schedule in _SEVERAL_STAGES
     planned = _SCHEDULES[schedule](made if several else made[0], int(microbatches), loss_fn=loss)
-    optimizer.zero_grad()
+    optimizers = optimizers_in(optimizer)
+    for each in optimizers:
+        each.zero_grad()
     arguments = (inputs,) if 0 in model.stages else ()
     last = count - 1 in model.stages
     planned.step(*arguments, target=torch.arange(samples) if last else None)
-    optimizer.step()
+    for each in optimizers:
+        each.step()
 
 
 def _picked(value: Any, rows: torch.Tensor, samples: int) -> Any:

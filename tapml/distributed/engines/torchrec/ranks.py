@@ -249,9 +249,9 @@ def _parameter_names(model: nn.Module, path: str, of_module: Any) -> list[str]:
 def _rate(job: Job, model: nn.Module) -> float:
     """The learning rate of the job's optimizer, which must be plain SGD."""
     optimizer = job.optimizer(model)
-    (group, *others) = optimizer.param_groups
-    plain = type(optimizer) is torch.optim.SGD and not others
-    if not plain or group["momentum"] or group["weight_decay"] or group["maximize"]:
+    groups = optimizer.param_groups if type(optimizer) is torch.optim.SGD else []
+    group = groups[0] if len(groups) == 1 else None
+    if group is None or group["momentum"] or group["weight_decay"] or group["maximize"]:
         raise ValueError(
             "the fused kernel is compared with plain SGD only: let optimizer(model) return "
             "torch.optim.SGD without momentum and weight decay, or set kernel=dense, sharding=DP"
