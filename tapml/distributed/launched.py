@@ -185,6 +185,10 @@ def record(
         import tapml.distributed
         tapml.distributed.record("many", model, optimizer)
     """
+    if not isinstance(folder, str | os.PathLike) or not str(folder):
+        raise InputError(f"folder must be a path, got {folder!r}")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if not hasattr(optimizer, "register_step_post_hook"):
         raise InputError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: steps are "

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -130,6 +131,11 @@ def test_what_cannot_be_recorded_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must be a torch\.optim\.Optimizer, got object"):
         tapml.distributed.record(tmp_path, model, object())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrong: list[Any] = [3, "model"]
+    with pytest.raises(InputError, match="folder must be a path, got 3"):
+        tapml.distributed.record(wrong[0], model, optimizer)
+    with pytest.raises(InputError, match=r"model must be a torch\.nn\.Module, got str"):
+        tapml.distributed.record(tmp_path, wrong[1], optimizer)
     with pytest.raises(InputError, match="steps must be a whole number of at least 1"):
         tapml.distributed.record(tmp_path, model, optimizer, steps=0)
     with pytest.raises(InputError, match="is no recording"):
