@@ -51,7 +51,7 @@ if folder:
 
 
 def counts(folder: Path, processes: list[int]) -> dict[int, dict[str, int]]:
-    """What each of the processes has called so far."""
+    """What each of the processes has called so far; a spare worker, which waits, does not answer."""
     found: dict[int, dict[str, int]] = {}
     for pid in processes:
         path = folder / str(pid)
@@ -60,7 +60,8 @@ def counts(folder: Path, processes: list[int]) -> dict[int, dict[str, int]]:
         deadline = time.monotonic() + 20
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        found[pid] = json.loads(path.read_text()) if path.exists() else {}
+        if path.exists():
+            found[pid] = json.loads(path.read_text())
     return found
 
 
@@ -84,7 +85,7 @@ def count(rounds: int, folder: Path) -> dict[str, dict[str, float]]:
     with ServerUnderTest("cpu:0") as server, connect(server.line["address"]) as session:
         ours = os.getpid()
         session.fence()
-        processes = [ours, *family(server.process.pid)]
+        processes = list(counts(folder, [ours, *family(server.process.pid)]))
         calls = []
         for each in (WARM, WARM, WARM + rounds):
             before = counts(folder, processes)

@@ -210,9 +210,9 @@ class Hub:
     def _lease_of(self, header: wire.Header, identity: str) -> str:
         """The lease of a client; raises SetupError if the device is lent to another key.
 
-        Only the key that holds a lease may use it, whoever else has come by its token. A client that
-        was admitted by a lease gets its session only under that lease: a session without one would
-        outlive it.
+        Only the key that holds a lease may use it, whoever else has come by its token. A client
+        that was admitted by a lease gets its session only under that lease: a session without one
+        would outlive it.
         """
         presented = wire.text(header.get("lease", ""), "lease", 64).encode()
         for lease in self._leases.values():
