@@ -65,8 +65,10 @@ def _largest_and_places(
     ceil_mode: bool = False,
 ) -> Any:
     """The largest of each window, and its place in the image's rows one after the other."""
-    from torch._meta_registrations import pooling_output_shape
+    from torch import _meta_registrations
 
+    # PyTorch does not annotate it.
+    pooling_output_shape: Any = _meta_registrations.pooling_output_shape
     sizes = images.shape[-_PLANE:]
     if not all(isinstance(each, int) for each in sizes) or not images.is_floating_point():
         return NotImplemented

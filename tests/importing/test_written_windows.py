@@ -20,7 +20,7 @@ class Unpooled(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Images ``[2, 3, 8, 9]``."""
         pooled, places = functional.max_pool2d(images, 2, return_indices=True)
-        restored = functional.max_unpool2d(self.inner(pooled), places, 2, output_size=[8, 9])
+        restored = functional.max_unpool2d(self.inner(pooled), places, [2, 2], output_size=[8, 9])
         odd, where = functional.max_pool2d(
             images, (3, 2), (2, 3), (1, 0), dilation=(2, 1), ceil_mode=True, return_indices=True
         )
