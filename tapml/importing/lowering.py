@@ -9,7 +9,7 @@ their members. Both runs form the same groups in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,13 +194,18 @@ def _provenance(numbered: Any, names: list[str]) -> list[CallProvenance]:
         }
         output = function.body.body
         made_by = {inner.var: inner.value for inner in bindings(function)}
-        outputs = [output] if output in by_variable else list(made_by[output].fields)
-        found.append(
-            CallProvenance(
-                tuple(by_variable.values()), tuple(by_variable[each] for each in outputs)
-            )
-        )
+        made = made_by.get(output)
+        outputs = list(made.fields) if isinstance(made, relax.Tuple) else [output]
+        whole = tuple(by_variable[_whole(each, made_by)] for each in outputs)
+        found.append(CallProvenance(tuple(by_variable.values()), whole))
     return found
+
+
+def _whole(variable: Any, made_by: Mapping[Any, Any]) -> Any:
+    """The tuple that a variable is a part of; itself if it is none."""
+    while isinstance(part := made_by.get(variable), relax.TupleGetItem):
+        variable = part.tuple_value
+    return variable
 
 
 def _is_call(binding: Any) -> bool:

@@ -91,6 +91,7 @@ def record_module(
                 name, module, tuple(inputs), (), dynamic_shapes=_by_argument(module, shapes)
             )
         )
+    _check_random(program, name)
     _check_signature(program, [key for key, _ in outputs], name)
     _check_extents(program, name)
     # What is moved is what a folder would give.
@@ -138,6 +139,25 @@ def _check_repeats(
             raise InputError(
                 f"output {key} of {name} differs between two runs of the same inputs: a model has "
                 "no random numbers and no state that it changes"
+            )
+
+
+def _check_random(program: torch.export.ExportedProgram, name: str) -> None:
+    """Nothing is drawn, as it would be behind a seed that the module sets itself."""
+    for node in program.graph.nodes:
+        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+            continue
+        given = {
+            each.name: node.args[place]
+            if place < len(node.args)
+            else node.kwargs.get(each.name, each.default_value)
+            for place, each in enumerate(node.target._schema.arguments)
+        }
+        # A dropout draws while it trains, and attention with a share to drop.
+        draws = all(given.get(each, True) for each in ("train", "training", "dropout_p"))
+        if draws and node.users:
+            raise InputError(
+                f"{name} draws random numbers ({node.target}): a model has none; make them an input"
             )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch.export.graph_signature import ExportGraphSignature
 
 from tapml.importing.written_out import decompositions
+from tapml.importing.written_windows import reads_places
 
 _NUMBERED: Final = re.compile(r"^(?:[^.]*\.)*?\d+(?:@\d+)?(?=\.|$)")
 # Of a module that is called again.
@@ -102,7 +103,7 @@ def decompose(
 ) -> tuple[torch.export.ExportedProgram, set[Any]]:
     """What ``program.run_decompositions`` gives for our table, and what was written out by it."""
     written: set[Any] = set()
-    table = decompositions(written)
+    table = decompositions(written, places=reads_places(program.graph))
     kinds = _kinds(program.graph)
     if kinds:
         reduced = _with_graph(program, _reduced(program.graph, kinds)).run_decompositions(table)

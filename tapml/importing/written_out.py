@@ -18,19 +18,23 @@ from torch.nn import functional
 
 from tapml.importing import fourier, other_forms, resampling
 from tapml.importing.written_terms import refuse_many
+from tapml.importing.written_windows import windows, with_places
 
 _Reduce = Literal["sum", "prod", "mean", "amax", "amin"]
 _aten: Final = torch.ops.aten
 _SUM, _MEAN = 0, 1
 
 
-def decompositions(written: set[Any]) -> dict[Any, Callable[..., Any]]:
+def decompositions(written: set[Any], *, places: bool = False) -> dict[Any, Callable[..., Any]]:
     """PyTorch's own decompositions of an exported program, and these.
 
     An operation is added to `written` when one of these is used for it. The program itself does not
-    tell: it has functions that call them, also in place (``scatter_add_``, ``fft_rfft``).
+    tell: it has functions that call them, also in place (``scatter_add_``, ``fft_rfft``). `places`
+    is for a program that reads the places of largest elements.
     """
     theirs, ours = _decompositions()
+    if places:
+        ours = ours | with_places()
     return theirs | {
         operation: _noting(each, operation, written) for operation, each in ours.items()
     }
@@ -56,6 +60,7 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
         _aten.scatter_add.default: _scatter_add,
         _aten.scatter_reduce.two: _scatter_reduce,
         _aten.index_add.default: _index_add,
+        **windows(),
         _aten.index_put.default: _index_put,
         _aten.unfold.default: _unfold,
         _aten.masked_scatter.default: _masked_scatter,

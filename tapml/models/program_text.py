@@ -27,7 +27,7 @@ from tapml_targets.errors import InputError
 serde: Any = _serialize
 MAX_PROGRAM_BYTES: Final = 256 << 20
 _TARGET: Final = re.compile(
-    r"torch\.ops\.aten\.[a-z0-9_]+\.[A-Za-z0-9_]+"
+    r"torch\.ops\.aten\.[A-Za-z0-9_]+\.[A-Za-z0-9_]+"
     r"|_operator\.(getitem|add|sub|mul|floordiv|mod|neg|pow|truediv|eq|ne|lt|le|gt|ge)"
     r"|torch\.sym_(max|min|int|float|not|ite)"
 )
@@ -49,6 +49,10 @@ def write_program(program: torch.export.ExportedProgram) -> bytes:
     InputError
         If it has something that :func:`read_program` would not read back.
     """
+    whole = program.module_call_graph[0].signature
+    if whole is not None:
+        # Names of a result's parts are written elsewhere, and not every kind of tuple has a text.
+        whole.out_spec = _pytree.tree_structure((0,) * whole.out_spec.num_leaves)
     serialized = serde.ExportedProgramSerializer().serialize(program).exported_program
     text = json.dumps(serde._dataclass_to_dict(serialized), cls=serde.EnumEncoder)
     data = json.loads(text)

@@ -46,8 +46,8 @@ def features(config: Any) -> tuple[int, ...]:
         If the configuration has no number of bins.
     """
     own = getattr(config, "encoder_config", config)
-    width = getattr(own, "feature_projection_input_dim", None)
-    bins = getattr(own, "num_mel_bins", None)
+    width: Any = getattr(own, "feature_projection_input_dim", None)
+    bins: Any = getattr(own, "num_mel_bins", None)
     if bins and (positions := getattr(own, "max_source_positions", None)):
         return int(bins), 2 * int(positions)
     if not (width or bins):

@@ -50,6 +50,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
     fields = {name: _content(field) for name, field in reader.fields.items() if field.types}
     architecture, named = architecture_of(fields, path)
     config = _config(path, fields, architecture, named)
+    _check_whole(path, fields, architecture, config)
     rotated = _rotated(config) if named.turned else frozenset()
     packed: dict[str, PackedWeight] = {}
     floats: dict[str, Tensor] = {}
@@ -169,6 +170,29 @@ def _config(
         token = fields.get(f"tokenizer.ggml.{theirs}_token_id")
         config[ours] = token if isinstance(token, int) else None
     return config
+
+
+def _check_whole(
+    path: Path, fields: Mapping[str, Any], architecture: str, config: Mapping[str, Any]
+) -> None:
+    """Refuse what the tensors do not show: a part of a model, and what its class does not do."""
+    parts = fields.get("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise InputError(
+            f"{path} is part {int(fields.get('split.no') or 0) + 1} of {parts}: expected a whole "
+            "model; join the parts (llama-gguf-split --merge FIRST-PART WHOLE.gguf)"
+        )
+    turned = fields.get(f"{architecture}.rope.dimension_count")
+    if turned is not None and turned != config["head_dim"]:
+        raise InputError(
+            f"{path} turns {str(turned)[:40]} numbers of a head of {config['head_dim']}: expected "
+            "all; take the model's safetensors folder, and --quantize int4"
+        )
+    if fields.get(f"{architecture}.attention.causal") is False:
+        raise InputError(
+            f"{path} is an encoder, whose tokens see those behind them: take the model's "
+            "safetensors folder"
+        )
 
 
 def _scaling(path: Path, fields: Mapping[str, Any], architecture: str) -> dict[str, Any] | None:

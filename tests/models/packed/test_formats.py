@@ -57,7 +57,7 @@ def test_groups_that_the_configuration_does_not_have_are_refused() -> None:
     wrong.config["config_groups"]["group_0"]["weights"]["group_size"] = 24
     with pytest.raises(InputError, match="has 4 groups for 64 columns: expected groups of 24"):
         read(wrong)
-    with pytest.raises(InputError, match="layers.0.up has bits = '8'"):
+    with pytest.raises(InputError, match=r"layers\.0\.up has bits = '8'"):
         read(gptq(dynamic={"layers": {"bits": 8}}))
 
 
