@@ -51,7 +51,7 @@ if folder:
 
 
 def counts(folder: Path, processes: list[int]) -> dict[int, dict[str, int]]:
-    """What each of the processes has called so far; a spare worker, which waits, does not answer."""
+    """What each of the processes has called so far; a spare worker does not answer."""
     found: dict[int, dict[str, int]] = {}
     for pid in processes:
         path = folder / str(pid)
