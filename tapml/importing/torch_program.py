@@ -71,16 +71,25 @@ class TorchProgram:
 
     def constant(self, node: fx.Node) -> torch.Tensor | None:
         """The value of a node that depends on no input; otherwise None."""
-        if node not in self._constants:
-            self._constants[node] = self._evaluate(node)
+        waiting = [node]
+        while waiting:
+            current = waiting[-1]
+            missing = [each for each in current.all_input_nodes if each not in self._constants]
+            if missing and current not in self._constants:
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            if current not in self._constants:
+                self._constants[current] = self._evaluate(current)
         return self._constants[node]
 
     def _evaluate(self, node: fx.Node) -> torch.Tensor | None:
+        """The value of a node whose inputs' values are known."""
         if node.op == "placeholder":
             return self._exported.parameters.get(node.name)
         if not isinstance(node.target, torch._ops.OpOverload):
             return None
-        found = {each: self.constant(each) for each in node.all_input_nodes}
+        found = {each: self._constants[each] for each in node.all_input_nodes}
         if any(value is None for value in found.values()):
             return None
         arguments, keywords = fx.node.map_arg((node.args, node.kwargs), lambda each: found[each])

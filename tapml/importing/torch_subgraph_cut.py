@@ -9,7 +9,7 @@ does not have - there is no sub-graph, and the reason is stored instead.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -113,9 +113,12 @@ class _Cut:
         raise NoSubgraphError(f"its output {storage} is an intermediate of a torch operation")
 
     def _reference(self, node: fx.Node, index: int | None = None) -> Reference:
-        if node.op == "call_function" and node.target is operator.getitem:
-            source, position = node.args
-            return self._reference(source, position)  # type: ignore[arg-type]
+        node, index = _source(node, index)
+        read = self._input(node, index)
+        return read if read is not None else Reference(self._node(node).name, index)
+
+    def _input(self, node: fx.Node, index: int | None) -> Reference | None:
+        """A tensor that the operator reads; None if a torch operation of the cut makes it."""
         known = self._inputs.get((node, index))
         if known is not None:
             return Reference(known.name)
@@ -129,7 +132,7 @@ class _Cut:
             return Reference(made.name)
         if node.op != "call_function":
             raise NoSubgraphError(f"torch reads {node.name}, which is not an input of the operator")
-        return Reference(self._node(node).name, index)
+        return None
 
     def _as_read(
         self, node: fx.Node, index: int | None
@@ -145,16 +148,35 @@ class _Cut:
         return None
 
     def _node(self, node: fx.Node) -> TorchNode:
-        if node in self._nodes:
-            return self._nodes[node]
-        if len(self._nodes) >= MAX_NODES:
-            raise NoSubgraphError(f"it is made of more than {MAX_NODES} torch operations")
+        """A torch operation, made after those that it reads: their chain may be long."""
+        begun: list[tuple[fx.Node, Iterator[fx.Node]]] = []
+        following: fx.Node | None = node if node not in self._nodes else None
+        while following is not None or begun:
+            if following is not None:
+                if len(self._nodes) + len(begun) >= MAX_NODES:
+                    raise NoSubgraphError(f"it is made of more than {MAX_NODES} torch operations")
+                _require_float64_form(following)
+                begun.append((following, iter(following.all_input_nodes)))
+            current, reads = begun[-1]
+            following = next(filter(None, map(self._missing, reads)), None)
+            if following is None:
+                begun.pop()
+                self._make(current)
+        return self._nodes[node]
+
+    def _missing(self, read: fx.Node) -> fx.Node | None:
+        """The torch operation that has still to be made before what reads its tensor."""
+        if isinstance(read.meta.get("val"), int | torch.SymInt):
+            return None
+        node, index = _source(read)
+        made = self._input(node, index) is not None or node in self._nodes
+        return None if made else node
+
+    def _make(self, node: fx.Node) -> None:
         operation = str(node.target)
         if operation == UNPACK_WEIGHT:
-            return self._unpacked(node)
-        if not isinstance(node.target, torch._ops.OpOverload) or operation == "aten.view.dtype":
-            raise NoSubgraphError(f"{operation} has no float64 form")
-        split_operation(operation)
+            self._unpack(node)
+            return
         dtype = _scalar_dtype(node)
         arguments = tuple(self._argument(each, dtype) for each in node.args)
         keywords = tuple(
@@ -162,12 +184,10 @@ class _Cut:
             for name, each in node.kwargs.items()
             if name not in _PLACEMENT
         )
-        made = TorchNode(f"n{len(self._nodes)}", operation, arguments, keywords)
-        self._nodes[node] = made
-        return made
+        self._nodes[node] = TorchNode(f"n{len(self._nodes)}", operation, arguments, keywords)
 
-    def _unpacked(self, node: fx.Node) -> TorchNode:
-        """The last of the ATen operations that unpack a weight."""
+    def _unpack(self, node: fx.Node) -> None:
+        """Make the ATen operations that unpack a weight."""
         arguments: tuple[Any, ...] = node.args
         *given, bits, zero = arguments
         tensors = [self._reference(each) if isinstance(each, fx.Node) else None for each in given]
@@ -176,7 +196,6 @@ class _Cut:
         *before, last = unpacked_form(tensors, int(bits), int(zero), groups, names)
         self._nodes.update({each.name: each for each in before})
         self._nodes[node] = last
-        return last
 
     def _argument(self, value: Any, dtype: torch.dtype | None) -> Argument:
         if isinstance(value, fx.Node):
@@ -190,6 +209,22 @@ class _Cut:
         if isinstance(value, torch.SymInt) or type(value) is int:
             return Extent(self._program.extent(value))
         return _plain_argument(value, dtype)
+
+
+def _source(node: fx.Node, index: int | None = None) -> tuple[fx.Node, int | None]:
+    """The node that makes a tensor, and which of its results that is."""
+    while node.op == "call_function" and node.target is operator.getitem:
+        node, index = node.args  # type: ignore[assignment]
+    return node, index
+
+
+def _require_float64_form(node: fx.Node) -> None:
+    operation = str(node.target)
+    if operation == UNPACK_WEIGHT:
+        return
+    if not isinstance(node.target, torch._ops.OpOverload) or operation == "aten.view.dtype":
+        raise NoSubgraphError(f"{operation} has no float64 form")
+    split_operation(operation)
 
 
 def _plain_argument(value: Any, dtype: torch.dtype | None) -> Argument:

@@ -190,3 +190,13 @@ def test_an_operator_of_too_many_operations_has_no_subgraph(
     model = imported(lambda self, x: (x.sin() + x.cos()) * x.tanh(), draw(2, 3))
     reasons = [f.reason for o in model.plan.operators.values() for f in o.torch_forms]
     assert "it is made of more than 2 torch operations" in reasons
+
+
+def test_a_chain_of_operations_in_one_operator_may_be_longer_than_pythons_stack() -> None:
+    def chained(_self: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(250):
+            x = x.sin()
+        return x
+
+    _, subgraph = only(imported(chained, draw(2, 3)))
+    assert len(subgraph.nodes) == 250

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 import transformers
 
 from tapml.models import load_model
+from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.huggingface import load_any
 from tapml.models.unlisted import unlisted_family
 from tapml.rooting.own_forward import root_wrapper
@@ -111,6 +115,42 @@ def test_an_image_of_no_known_size_is_asked_for(tmp_path: Path) -> None:
     (folder / "preprocessor_config.json").unlink()
     with pytest.raises(InputError, match=r"size of its images: expected image_size"):
         load_any(folder)
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "said"),
+    [
+        *(
+            (sound, {"max_length": value, "num_mel_bins": 16}, "max_length = .* from 1 to 262144")
+            for value in ("fast", [1], math.inf, -5, True, 10**12)
+        ),
+        (sound, {"max_length": 1 << 18, "num_mel_bins": 1 << 18}, "at most 268435456 numbers"),
+        (features, {"num_mel_bins": "x"}, "num_mel_bins = 'x'"),
+        (features, {"num_mel_bins": 8, "max_source_positions": 10**12}, "max_source_positions = "),
+        (features, {}, "nothing of the bins"),
+        (image, {"image_size": {"edge": 8}}, "image_size = "),
+        (image, {"image_size": [8, 8, 8]}, "image_size = "),
+        (image, {"image_size": 8, "num_channels": None}, "num_channels = 'None'"),
+    ],
+)
+def test_a_size_that_no_image_or_sound_has_is_refused_by_its_name(
+    tmp_path: Path, shape: Callable[[Any], tuple[int, ...]], settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        shape(SimpleNamespace(name_or_path=str(tmp_path), **settings))
+
+
+def test_a_preprocessors_numbers_are_checked_too(tmp_path: Path) -> None:
+    prepared = tmp_path / "preprocessor_config.json"
+    config = SimpleNamespace(name_or_path=str(tmp_path))
+    prepared.write_text('{"sampling_rate": 1e400, "size": {"shortest_edge": "8"}}', "utf-8")
+    with pytest.raises(InputError, match="sampling_rate = 'inf'"):
+        sound(config)
+    with pytest.raises(InputError, match="image_size = '8'"):
+        image(config)
+    prepared.write_text('{"sampling_rate": 8000, "size": {"height": 8, "width": 9}}', "utf-8")
+    assert sound(config) == (8000,)
+    assert image(config) == (3, 8, 9)
 
 
 def test_only_classes_of_known_kinds_are_tried() -> None:

@@ -92,7 +92,9 @@ def _pack_layers(
             )
         names = {each: f"{path}.{each}" for each in form.suffixes if f"{path}.{each}" in stored}
         shape = int(part.weight.shape[0]), int(part.weight.shape[1])
-        layer = Layer(path, {end: tensor(name) for end, name in names.items()}, shape, packing)
+        tensors = {end: tensor(name) for end, name in names.items()}
+        classes = tuple(each.__name__ for each in type(part).__mro__)
+        layer = Layer(path, tensors, shape, packing, classes)
         replace_part(module, path, packed_part(part, form.read(layer)))
         taken |= set(names.values())
     if not taken:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from tapml.models.packed.formats import format_of
 from tapml.models.packed.formats.format import Layer
+from tapml.models.packed.path_pattern import check_pattern, matches
 from tapml.models.packed.weight import PackedWeight
 from tapml_targets.errors import InputError
 from tests.models.packed.checkpoints import (
@@ -59,6 +62,67 @@ def test_groups_that_the_configuration_does_not_have_are_refused() -> None:
         read(wrong)
     with pytest.raises(InputError, match=r"layers\.0\.up has bits = '8'"):
         read(gptq(dynamic={"layers": {"bits": 8}}))
+
+
+def test_the_targets_of_a_group_choose_its_size() -> None:
+    written = compressed_tensors(group=24)
+    weights = written.config["config_groups"]["group_0"]["weights"]
+
+    def groups(*targets: list[str]) -> None:
+        written.config["config_groups"] = {
+            str(size): {"targets": each, "weights": {**weights, "group_size": size}}
+            for size, each in zip((30, 24), targets, strict=True)
+        }
+
+    # Both sizes give 64 columns three groups.
+    for targets in (
+        (["re:.*down"], [r"re:.*\.\d+\.(gate|up)$"]),
+        (["Linear"], ["re:layers"]),
+        (["re:.*up"], ["layers.0.up"]),
+        (["Embedding"], ["Linear"]),
+    ):
+        groups(*targets)
+        assert torch.equal(read(written).unpacked(), torch.from_numpy(written.matrix))
+    groups(["re:.*up"], ["re:layers"])
+    with pytest.raises(InputError, match=r"layers\.0\.up may have groups of 24 or 30 columns"):
+        read(written)
+    groups(["re:(.+)+!"], ["Linear"])
+    with pytest.raises(InputError, match=r"the pattern '\(\.\+\)\+!'"):
+        read(written)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "said"),
+    [
+        ({"(.+)+!": {}}, r"the pattern '\(\.\+\)\+!'"),
+        ({"[": {}}, r"the pattern '\['"),
+        ({"+:[z-a]": {}}, "the pattern"),
+        ({"(" * 21 + ")" * 21: {}}, "the pattern"),
+        ({"a" * 1001: {}}, "at most 1000 characters"),
+        (["x"], "expected an object of patterns"),
+        ({"layers": 3}, "'3' for 'layers' in dynamic"),
+    ],
+)
+def test_a_dynamic_that_is_no_object_of_patterns_is_refused(dynamic: object, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(gptq(dynamic=dynamic))
+
+
+def test_patterns_of_paths_are_those_of_re_and_cannot_hang() -> None:
+    path = "model.layers.18.mlp.gate_proj"
+    for pattern in (
+        *(r".*\.18\..*gate.*", r".*\.1[0-7]\.", r"model", "layers", r"^model\.layers\.\d+", ""),
+        *(
+            r".*\.(?:17|18)\.mlp\.(up|gate)_proj$",
+            r".*[^a-z.]\.m?",
+            r"(|.*x)model$",
+            r"(|x)model",
+            r".*?8",
+        ),
+    ):
+        check_pattern(pattern, "config.json")
+        assert matches(pattern, path) is bool(re.match(pattern, path)), pattern
+    assert not matches(".?" * 100 + "(a|a|.*)" * 20 + "=", "a" * 200)
 
 
 @pytest.mark.parametrize(

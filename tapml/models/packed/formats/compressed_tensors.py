@@ -14,10 +14,12 @@ from typing import Any, Final
 import torch
 
 from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
+from tapml.models.packed.path_pattern import check_pattern, matches
 from tapml.models.packed.weight import PackedWeight, pack
 from tapml_targets.errors import InputError
 
 _MIDDLE: Final = 8
+_PATTERN: Final = "re:"
 
 
 def _check(config: Mapping[str, Any], where: str) -> None:
@@ -33,6 +35,15 @@ def _check(config: Mapping[str, Any], where: str) -> None:
         require(weights, where, "type", "int")
         if group.get("input_activations"):
             raise InputError(f"{where} quantizes activations, too: expected weights alone (W4A16)")
+        targets = group.get("targets", [])
+        if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+            raise InputError(
+                f"{where} has targets = {str(targets)[:60]!r} of the group {str(name)[:40]!r}: "
+                "expected a list of layers' names, classes, or patterns behind re:"
+            )
+        for target in targets:
+            if target.startswith(_PATTERN):
+                check_pattern(target.removeprefix(_PATTERN), where)
 
 
 def _read(layer: Layer) -> PackedWeight:
@@ -63,22 +74,45 @@ def _read(layer: Layer) -> PackedWeight:
 
 
 def _group_size(layer: Layer, groups: int) -> int:
-    """The one of the configuration's sizes that gives so many groups.
+    """The size, of the configuration's group that has this layer, that gives so many groups.
 
     Raises
     ------
     InputError
-        If none does.
+        If none does, or two do.
     """
-    given = [each["weights"].get("group_size") for each in layer.config["config_groups"].values()]
-    sizes = [layer.group_size({"group_size": -1 if each is None else each}) for each in given]
-    for size in sizes:
-        if layer.groups(size) == groups:
-            return size
+    given = [each["weights"].get("group_size") for each in _groups_of(layer)]
+    sizes = sorted(
+        {layer.group_size({"group_size": -1 if each is None else each}) for each in given}
+    )
+    fitting = [size for size in sizes if layer.groups(size) == groups]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(
+            f"{layer.path} may have groups of {' or '.join(map(str, fitting))} columns: expected "
+            "one group of config_groups in config.json whose targets name it"
+        )
     raise InputError(
         f"{layer.path}.weight_scale has {groups} groups for {layer.shape[1]} columns: expected "
         f"groups of {' or '.join(map(str, sizes))} columns, as config.json says"
     )
+
+
+def _groups_of(layer: Layer) -> list[Mapping[str, Any]]:
+    """The groups that name a layer most closely: by its path, a pattern or its class; else all."""
+    every: list[Mapping[str, Any]] = list(layer.config["config_groups"].values())
+    for named in (
+        lambda target: target == layer.path,
+        lambda target: (
+            target.startswith(_PATTERN) and matches(target.removeprefix(_PATTERN), layer.path)
+        ),
+        lambda target: target in layer.classes,
+    ):
+        found = [group for group in every if any(map(named, group.get("targets", [])))]
+        if found:
+            return found
+    return every
 
 
 FORMAT = Format(

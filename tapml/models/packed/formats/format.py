@@ -31,12 +31,15 @@ class Layer:
         The matrix ``(N, K)`` that the model has there.
     config
         The checkpoint's ``quantization_config``.
+    classes
+        Names of the class that the layer has in the model, and of those that it is derived from.
     """
 
     path: str
     tensors: Mapping[str, Tensor]
     shape: tuple[int, int]
     config: Mapping[str, Any]
+    classes: tuple[str, ...] = ("Linear",)
 
     def tensor(self, suffix: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """A tensor of this shape.

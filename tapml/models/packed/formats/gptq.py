@@ -8,19 +8,38 @@ AutoGPTQ, ``qlinear_cuda_old.py``; GPTQModel for version 2.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
+from tapml.models.packed.path_pattern import check_pattern, matches
 from tapml.models.packed.weight import PackedWeight, pack
+from tapml_targets.errors import InputError
+
+# Begins a pattern of layers that are not quantized.
+_FLOATS: Final = "-:"
 
 
 def _check(config: Mapping[str, Any], where: str) -> None:
     require(config, where, "bits", 4)
     require(config, where, "checkpoint_format", None, "gptq", "gptq_v2")
+    dynamic = config.get("dynamic") or {}
+    if not isinstance(dynamic, dict):
+        raise InputError(
+            f"{where} has dynamic = {str(dynamic)[:60]!r} in its quantization_config: expected an "
+            "object of patterns of layers' paths"
+        )
+    for key, changes in dynamic.items():
+        if key.startswith(_FLOATS):
+            continue
+        if not isinstance(changes, dict):
+            raise InputError(
+                f"{where} has {str(changes)[:60]!r} for {key[:60]!r} in dynamic of its "
+                "quantization_config: expected an object of settings, or a key that begins with -:"
+            )
+        check_pattern(key.removeprefix("+:"), where)
 
 
 def _read(layer: Layer) -> PackedWeight:
@@ -49,7 +68,7 @@ def _settings(layer: Layer) -> Mapping[str, Any]:
     A key is a pattern of paths, behind ``+:`` or nothing; ``-:`` names layers that stay floats.
     """
     for key, changes in (layer.config.get("dynamic") or {}).items():
-        if not key.startswith("-:") and re.match(key.removeprefix("+:"), layer.path):
+        if not key.startswith(_FLOATS) and matches(key.removeprefix("+:"), layer.path):
             settings = {**layer.config, **changes}
             require(settings, layer.path, "bits", 4)
             return settings
