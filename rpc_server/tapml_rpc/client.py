@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Final
 
 from tapml_rpc.diagnose import told
+from tapml_rpc.host_names import look_up
 from tapml_rpc.link import Held
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.security.bind import split_address
@@ -22,7 +22,7 @@ from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.session import Batch, Session
 from tapml_rpc.transport import CallResult, PendingCall, PendingRead, Transport
 from tapml_rpc.tunnel import leads_to_websocket, websocket_through
-from tapml_targets.errors import InputError, SetupError, UnreachableError
+from tapml_targets.errors import InputError, SetupError
 from tapml_targets.installed import package_hint
 
 __all__ = [
@@ -104,7 +104,7 @@ def _transport(
             ssl_context=credentials.ssl_context() if encrypted and credentials else None,
             lease=lease,
         )
-    _check_place(address)
+    _check_place(address, timeout)
     try:
         # Boards without ZeroMQ use the other binding.
         from tapml_rpc.zeromq.opening import open_zeromq
@@ -130,7 +130,7 @@ def _transport(
         raise type(error)(f"{error}{told(address)}") from None
 
 
-def _check_place(address: str) -> None:
+def _check_place(address: str, timeout: float) -> None:
     """Check host and port: libzmq takes any text, and connects to nothing until the timeout."""
     there = split_address(address, ("tcp",))
     if address.startswith("tcp://") and (there is None or not there[2]):
@@ -141,8 +141,6 @@ def _check_place(address: str) -> None:
             + repr(address)
             + ("" if good else f": {port!r} is not a port from 1 to 65535")
         )
-    if there is not None:
-        try:
-            socket.getaddrinfo(there[1], there[2])
-        except (socket.gaierror, UnicodeError) as error:
-            raise UnreachableError(f"there is no host {there[1]!r}: {error}") from None
+    # libzmq also takes where it connects from: tcp://SOURCE;HOST:PORT.
+    if there is not None and ";" not in there[1]:
+        look_up(there[1], timeout)

@@ -12,6 +12,8 @@ from contextlib import closing, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from tapml_rpc.host_names import of_failure
+
 _SECONDS: Final = 1.0
 _ZMTP: Final = 0xFF
 _SAID: Final = {
@@ -35,8 +37,8 @@ def told(address: str) -> str:
         return ""
     try:
         found = _speaks(host, port)
-    except (socket.gaierror, UnicodeError):  # the latter where a label is empty or too long
-        return f" (there is no host {host!r})"
+    except (socket.gaierror, UnicodeError) as error:  # the latter: a label is empty or too long
+        return f" ({of_failure(host, error)})"
     except ConnectionRefusedError:
         return " (nothing listens there)"
     except TimeoutError:

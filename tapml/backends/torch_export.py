@@ -92,7 +92,7 @@ _PLAIN: Final[dict[Any, Callable[..., Any]]] = {
     _ATEN.select_scatter.default: _put_one,
     _ATEN.copy.default: lambda old, new, _=False: new.to(old.dtype).expand_as(old),
     _ATEN.fill.Tensor: lambda old, new: new.to(old.dtype).expand_as(old),
-    _ATEN.fill.Scalar: lambda old, new: torch.zeros_like(old) + new,
+    _ATEN.fill.Scalar: lambda old, new: (torch.zeros_like(old) + new).to(old.dtype),
     _ATEN.lift_fresh_copy.default: torch.clone,
 }
 """What making a program functional brings in, in operations that are exported."""

@@ -30,7 +30,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
     ------
     InputError
         If the folder has neither, is too large, its images differ in size or cannot be read, or
-        ``classes.txt`` does not name a subfolder.
+        ``classes.txt`` does not name a subfolder or names a class twice.
     SetupError
         If there are images and no Pillow.
     """
@@ -74,10 +74,17 @@ def _order(folder: Path, found: list[str]) -> dict[str, int]:
     """The label of each subfolder that was found."""
     file = folder / CLASSES
     try:
-        names = file.read_text("utf-8").split("\n") if file.exists() else found
+        names = file.read_text("utf-8-sig").split("\n") if file.exists() else found
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} is no text in UTF-8 ({error})") from error
-    order = {name.strip(): place for place, name in enumerate(names)}
+    order: dict[str, int] = {}
+    for place, name in enumerate(map(str.strip, names)):
+        if name and name in order:
+            raise InputError(
+                f"{file} names {name!r} in lines {order[name] + 1} and {place + 1}; expected "
+                "each class once"
+            )
+        order[name] = place
     if unknown := [each for each in found if each not in order]:
         raise InputError(
             f"{file} does not name {unknown[0]!r}; expected a line for each subfolder's class"

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tapml.backends.runner import MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array
+from tapml.comparing.data_folders import CLASSES
 from tapml_targets.errors import InputError
 
 ENDING: Final = ".txt"
@@ -21,13 +22,15 @@ _LARGEST_BYTES: Final = 64 << 20
 def read_texts(path: Path) -> list[str]:
     """The texts of a ``.txt`` file, one a line; or of a folder of such files, one a file.
 
+    A folder's ``classes.txt`` is no text.
+
     Raises
     ------
     InputError
         If there is no text, or a file is too large or no UTF-8.
     """
     if path.is_dir():
-        found = [_read(each) for each in sorted(path.glob(f"*{ENDING}"))]
+        found = [_read(each) for each in sorted(path.glob(f"*{ENDING}")) if each.name != CLASSES]
     else:
         found = _read(path).splitlines()
     texts = [each.strip() for each in found if each.strip()]

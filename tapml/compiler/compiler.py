@@ -21,7 +21,13 @@ from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 from tapml.plan.graph_plan import Operator
 from tapml_targets.codegen.source import OperatorSource
-from tapml_targets.errors import CompileError, ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import (
+    CompileError,
+    CompilerFailedError,
+    ProtocolError,
+    SetupError,
+    TapmlError,
+)
 from tapml_targets.installed import install_hint
 from tapml_targets.library import Library
 from tapml_targets.library_format import pack, unpack
@@ -193,7 +199,7 @@ class Compiler:
         except CompileError as error:
             return error
         except ChildDiedError as error:
-            failure = CompileError(
+            failure = CompilerFailedError(
                 f"the compiler {error.report.reason} while compiling operator {operator.name!r} "
                 f"for {target.platform}; keep the operator on the source, or try another "
                 f"schedule. Its last output:\n{error.report.stderr_tail or '(nothing)'}"
@@ -201,7 +207,7 @@ class Compiler:
             failure.__cause__ = error
             return failure
         except TapmlError as error:
-            failure = CompileError(f"operator {operator.name!r}: {error}")
+            failure = CompilerFailedError(f"operator {operator.name!r}: {error}")
             failure.__cause__ = error
             return failure
         self._cache.put(key, packed)

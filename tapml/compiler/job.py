@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tapml_targets.codegen.source import OperatorSource
-from tapml_targets.errors import CompileError
+from tapml_targets.errors import CompileError, CompilerFailedError, TapmlError
 from tapml_targets.expression import from_wire
 from tapml_targets.library import Library, OperatorProgram, Parameter
 from tapml_targets.library_format import pack
@@ -81,4 +81,6 @@ def _named(operator: str, platform: str) -> Iterator[None]:
     except Exception as error:
         from tapml_targets.codegen.lowering import refusal
 
-        raise CompileError(f"{where}: {refusal(error)}") from error
+        refused = isinstance(error, (TapmlError, NotImplementedError))
+        kind = CompileError if refused else CompilerFailedError
+        raise kind(f"{where}: {refusal(error)}") from error

@@ -22,6 +22,7 @@ from tapml_rpc.remote import RemoteTensor
 from tapml_targets.description import fingerprint
 from tapml_targets.errors import (
     CompileError,
+    CompilerFailedError,
     InputError,
     ReferenceFailedError,
     RemoteError,
@@ -156,12 +157,13 @@ def compile_on(session: Session, plan: GraphPlan, compiler: Compiler) -> DeviceR
         else:
             libraries[operator.name] = outcome
     if refused:
-        first, *_ = refused.items()
+        # What a compiler did not survive says more than what it refused.
+        first = min(refused.values(), key=lambda each: not isinstance(each, CompilerFailedError))
         names = ", ".join(list(refused)[:_SHOWN]) + ", ..." * (len(refused) > _SHOWN)
         raise ReferenceFailedError(
             f"the reference {reference_name(session)} has no kernel for {len(refused)} of "
-            f"{len(plan.operators)} operators ({names}): {first[1]}; choose another --reference"
-        ) from first[1]
+            f"{len(plan.operators)} operators ({names}): {first}; choose another --reference"
+        ) from first
     return DeviceReference(session, plan.operators, libraries)
 
 

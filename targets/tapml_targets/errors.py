@@ -44,6 +44,10 @@ class CompileError(TapmlError):
     """An operator could not be compiled for a target; the compiler's text is in the message."""
 
 
+class CompilerFailedError(CompileError):
+    """A compiler ended, or failed with an error of its own, where it should compile or refuse."""
+
+
 class LimitExceededError(CompileError):
     """A kernel needs more than the device has."""
 

@@ -77,11 +77,14 @@ def test_images_are_instances_and_their_subfolders_classes(tmp_path: Path) -> No
     np.testing.assert_array_equal(last[0, ..., 1], (grey // 2) / np.float32(255))
     (one,) = data.for_inputs([Input("image", (None, 1, 3, 4), "float32")]).values()
     np.testing.assert_allclose(one[1, 0], grey / np.float32(255), rtol=1e-6)
-    (tmp_path / "classes.txt").write_text("zebra\ncat\nant\n")
+    (tmp_path / "classes.txt").write_text("zebra\ncat\nant\n", encoding="utf-8-sig")
     listed = read_data(tmp_path).labels
     assert listed is not None and listed.tolist() == [2, 0]
     (tmp_path / "classes.txt").write_text("cat\nzebra")
     with pytest.raises(InputError, match="does not name 'ant'"):
+        read_data(tmp_path)
+    (tmp_path / "classes.txt").write_text("ant\nzebra\nant\n")
+    with pytest.raises(InputError, match="names 'ant' in lines 1 and 3"):
         read_data(tmp_path)
     (tmp_path / "classes.txt").unlink()
     write_image(tmp_path / "ant" / "c.png", np.zeros((2, 2), np.uint8))

@@ -85,7 +85,8 @@ def test_texts_are_the_models_own_tokens(tmp_path: Path) -> None:
     ids, mask = data.arrays["token_ids"], data.arrays["attention_mask"]
     assert len(data) == 2 and ids.shape == mask.shape and ids.dtype == np.int64
     assert mask.sum(axis=1).max() == ids.shape[1] and (ids[mask == 0] == 0).all()
-    # A folder has a text a file.
+    # A folder has a text a file, beside the names of its classes.
+    (tmp_path / "classes.txt").write_text("cat\n")
     assert read_data(tmp_path).texts == ("Return the number of items.\n\nA file object",)
 
 

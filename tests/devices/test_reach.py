@@ -87,6 +87,27 @@ def test_a_host_that_cannot_be_is_said_to_be_none(scheme: str, host: str) -> Non
         connect(f"{scheme}://{host}:9190", timeout=1).close()
 
 
+def test_a_name_that_no_server_answers_for_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = threading.Event()
+
+    def look_up(*_: object) -> None:
+        answered.wait(30)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("socket.getaddrinfo", look_up)
+        for scheme in ("tcp", "ws"):
+            with pytest.raises(UnreachableError, match=r"not be looked up within 0\.\d+ s"):
+                connect(f"{scheme}://board:9190", timeout=0.05)
+        answered.set()
+        with pytest.raises(UnreachableError, match=r"'board' could not be looked up: .*Temporary"):
+            connect("tcp://board:9190", timeout=1)
+        with pytest.raises(UnreachableError, match="no tapml server answers"):
+            connect("tcp://127.0.0.1;127.0.0.1:9", timeout=0.05)
+
+
 def test_what_says_nothing_known_is_not_guessed_at() -> None:
     with answering(b"", b"220 welcome\r\n") as port:
         assert told(f"tcp://127.0.0.1:{port}") == ""

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tapml.backends.tapml_device.runner import compiled_or_unsupported
 from tapml.compiler import Compiler
+from tapml.compiler.job import COMPILE
 from tapml.execute.arrays import Array
 from tapml.execute.device_reference import DeviceReference, compile_on, executor_on
 from tapml.execute.executor import Executor
 from tapml.execute.moved_bytes import CountedExecutor
 from tapml.execute.place import DEVICE, REFERENCE
+from tapml.isolate.death import ChildDiedError, DeathReport
 from tapml.plan.graph_plan import CallStep, GraphPlan
 from tapml_rpc.client import Session
 from tapml_rpc.local import open_local, start_local
 from tapml_targets.errors import (
     EXIT_DEVICE_LOST,
+    CompilerFailedError,
+    LimitExceededError,
     ReferenceFailedError,
     ReferenceLostError,
+    UnsupportedOperatorError,
 )
 from tests.conftest import RequireDevice
 from tests.rpc.test_faults import process_of
@@ -107,3 +115,20 @@ def test_an_operator_without_a_kernel_is_named(llama: SmallLlama, session: Sessi
         compile_on(session, plan, compiler)
     assert f"no kernel for 1 of 1 operators ({name}): " in str(refused.value)
     assert str(refused.value).endswith("choose another --reference")
+
+
+def test_a_compiler_that_died_is_not_taken_for_one_that_refused(
+    llama: SmallLlama, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators = dict(list(llama.plan.operators.items())[:2])
+    plan = GraphPlan("two", operators, entries={}, weights={}, state={}, metadata={})
+    refused, died = Future[bytes](), Future[bytes]()
+    refused.set_exception(LimitExceededError("it takes too many threads"))
+    outcomes = [refused, refused]
+    monkeypatch.setattr(Compiler, "_begin", lambda *_: ("key", outcomes.pop()))
+    with pytest.raises(UnsupportedOperatorError, match="too many threads"):
+        compiled_or_unsupported(session, plan)
+    died.set_exception(ChildDiedError(DeathReport(COMPILE, signal_number=signal.SIGSEGV)))
+    outcomes = [died, refused]
+    with pytest.raises(CompilerFailedError, match="was killed by SIGSEGV"):
+        compiled_or_unsupported(session, plan)

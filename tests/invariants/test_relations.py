@@ -14,8 +14,18 @@ from tapml.invariants import set_meta, watch
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.invariant import InvariantSet
-from tapml.invariants.record import BACKWARD, BATCH, Row, windows_of
+from tapml.invariants.record import (
+    BACKWARD,
+    BATCH,
+    CALL,
+    FORWARD,
+    Record,
+    Row,
+    Window,
+    windows_of,
+)
 from tapml.invariants.recording import recorded
+from tapml.invariants.relations.evaluated import RELATION as EVALUATED
 from tapml_targets.errors import SetupError
 
 
@@ -654,3 +664,15 @@ def test_ranks_that_part_in_the_last_row_by_a_tiny_number_are_found() -> None:
         checker.check(window)
     found = [each for each in checker.findings.values() if each.invariant.relation == "Consistent"]
     assert [each.first.step for each in found] == [2]
+
+
+def test_a_wrapper_of_pytorch_is_no_model_of_the_programs_own() -> None:
+    records = [
+        Record(CALL, name, 0, -1, 0, 0, "", "", {}, {"class": kind, "module.training": False})
+        for kind, name in (
+            ("Net", FORWARD), ("DataParallel", FORWARD),
+            ("", "torch.nn.parallel.data_parallel.DataParallel.forward"),
+        )
+    ]  # fmt: skip
+    window = Window(0, (tuple(records),))
+    assert list(EVALUATED.hypotheses([window])) == [{"class": "Net"}]

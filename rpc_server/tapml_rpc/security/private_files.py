@@ -56,8 +56,8 @@ _MOST_PLACE_BYTES: Final = 40
 
 def new_folder(prefix: str) -> Path:
     """A new temporary folder for this user only, with room for a socket; raises SetupError."""
-    short = len(os.fsencode(tempfile.gettempdir())) <= _MOST_PLACE_BYTES
     try:
+        short = len(os.fsencode(tempfile.gettempdir())) <= _MOST_PLACE_BYTES
         return Path(tempfile.mkdtemp(prefix=prefix, dir=None if short else "/tmp"))  # noqa: S108
     except OSError as error:
         raise SetupError(f"no temporary folder can be made: {error}; set TMPDIR") from None

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,30 +54,40 @@ class WorkerProcess:
         limits: str = "",
         prefix: Sequence[str] = (),
     ) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        up, down = make_memory(RING_BYTES, "up"), make_memory(RING_BYTES, "down")
-        board = make_board()
-        given = (theirs.fileno(), up, down, board)
-        command = [
-            *prefix,
-            # The current folder must not influence what is imported.
-            *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
-            *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
-            *("--board", str(board)),
-            *("--parent", str(0 if prefix else os.getpid()), "--limits", limits),
-            *("--device", device if isinstance(device, str) else json.dumps(to_plain(device))),
-            *(["--allow-shared-libraries"] if allow_native else []),
-        ]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=given,
-            start_new_session=True,
-        )
-        theirs.close()
+        with ExitStack() as on_failure:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            with theirs:
+                on_failure.callback(ours.close)
+                up = make_memory(RING_BYTES, "up")
+                on_failure.callback(os.close, up)
+                down = make_memory(RING_BYTES, "down")
+                on_failure.callback(os.close, down)
+                board = make_board()
+                on_failure.callback(os.close, board)
+                given = (theirs.fileno(), up, down, board)
+                command = [
+                    *prefix,
+                    # The current folder must not influence what is imported.
+                    *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
+                    *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
+                    *("--board", str(board)),
+                    *("--parent", str(0 if prefix else os.getpid()), "--limits", limits),
+                    *(
+                        "--device",
+                        device if isinstance(device, str) else json.dumps(to_plain(device)),
+                    ),
+                    *(["--allow-shared-libraries"] if allow_native else []),
+                ]
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    pass_fds=given,
+                    start_new_session=True,
+                )
+            on_failure.pop_all()
         self.up, self.down = Ring(up), Ring(down)
         self.board = Board(board)
         self.pipe = Pipe(ours, most_unsent=_UNSENT_BYTES)
@@ -219,7 +229,8 @@ class WorkerPool:
         """A worker for a session: the spare one, if it is alive and was not stopped."""
         with self._lock:
             spare, self._spare = self._spare, None
-        worker = None if spare is None else spare.result()
+        # That an earlier start failed says nothing of this one: it may have been short of memory.
+        worker = None if spare is None or spare.exception() is not None else spare.result()
         if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
             worker.let_go()
             worker = None

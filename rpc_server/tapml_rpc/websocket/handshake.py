@@ -20,6 +20,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from tapml_rpc.diagnose import told
+from tapml_rpc.host_names import look_up
 from tapml_rpc.security.tls import tls_failure
 from tapml_rpc.websocket.frames import SUBPROTOCOL
 from tapml_targets.errors import (
@@ -113,13 +114,12 @@ def open_socket(
 
 
 def _connect(place: tuple[str, int], url: str, deadline: float) -> socket.socket:
+    look_up(place[0], max(0.01, deadline - time.monotonic()))
     while True:
         try:
             connection = socket.create_connection(
                 place, timeout=max(0.01, deadline - time.monotonic())
             )
-        except (socket.gaierror, UnicodeError) as error:
-            raise UnreachableError(f"there is no host {place[0]!r}: {error}") from None
         except OSError as error:
             if time.monotonic() + _RETRY_SECONDS > deadline:
                 raise _silent(url, error) from None

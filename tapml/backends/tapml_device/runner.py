@@ -12,14 +12,20 @@ from tapml.backends.runner import Array
 from tapml.backends.torch_graph import TorchPart
 from tapml.compiler.compiler import Compiler
 from tapml.devices.reach import open_device
-from tapml.execute.device_reference import compile_on, executor_on
+from tapml.execute.device_reference import DeviceReference, compile_on, executor_on
 from tapml.importing.imported import ImportedModel
 from tapml.importing.importer import import_model, import_module
 from tapml.models.onnx_file import load_onnx
-from tapml_targets.errors import InputError, ReferenceFailedError, UnsupportedOperatorError
+from tapml_targets.errors import (
+    CompilerFailedError,
+    InputError,
+    ReferenceFailedError,
+    UnsupportedOperatorError,
+)
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
+    from tapml.plan.graph_plan import GraphPlan
     from tapml_rpc.client import Session
 
 
@@ -45,14 +51,29 @@ def _read_part(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
         return import_model(load_onnx(path, [(dict(inputs), "the first instances")]))
 
 
+def compiled_or_unsupported(session: Session, plan: GraphPlan) -> DeviceReference:
+    """The plan's operators on the session's device.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If the device's compiler refuses an operator, or it exceeds a limit.
+    CompilerFailedError
+        If the compiler crashed.
+    """
+    try:
+        with Compiler() as compiler:
+            return compile_on(session, plan, compiler)
+    except ReferenceFailedError as error:
+        if isinstance(error.__cause__, CompilerFailedError):
+            raise error.__cause__ from None
+        raise UnsupportedOperatorError(str(error.__cause__ or error)) from error
+
+
 def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepared:
     imported = _imported(part, inputs)
     (entry,) = imported.plan.entries.values()
-    try:
-        with Compiler() as compiler:
-            kernels = compile_on(session, imported.plan, compiler)
-    except ReferenceFailedError as error:
-        raise UnsupportedOperatorError(str(error.__cause__ or error)) from error
+    kernels = compiled_or_unsupported(session, imported.plan)
     executor = executor_on(imported.plan, imported.weights, kernels)
     names = list(part.inputs) if isinstance(part, TorchPart) else list(inputs)
     if len(names) != len(entry.inputs):

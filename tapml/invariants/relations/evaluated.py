@@ -12,7 +12,7 @@ from typing import Final
 from tapml.invariants.record import FORWARD, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
-_PYTORCH: Final = "torch.nn.modules."
+_PYTORCH: Final = "torch.nn."
 
 
 class Evaluated(Relation):

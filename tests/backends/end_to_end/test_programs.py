@@ -126,12 +126,14 @@ def _check_exported(folder: str) -> None:
             y[:, 1:] = x[:, :-1].double()
             y[-1, ::2].fill_(5)
             y.view(-1).mul_(2)
-            return y
+            counts = torch.zeros_like(x, dtype=torch.int64)
+            counts[:, 0].fill_(1.7)
+            return y + counts
 
     tapml.from_torch(Shifted(), [torch.rand(3, 4)]).save(folder)
     x = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
     (found,) = _load("onnxruntime", folder).run({"x": x}).values()
-    np.testing.assert_array_equal(found, [[0, 2, 4, 6], [0, 10, 12, 14], [10, 18, 10, 22]])
+    np.testing.assert_array_equal(found, [[1, 2, 4, 6], [1, 10, 12, 14], [11, 18, 10, 22]])
 
 
 def language_model(variant: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_rpc.supervisor.worker_process import WorkerPool, WorkerProcess
 from tapml_targets.ranking import find_device
 from tests.rpc.faults.ground import wait_for
 from tests.rpc.printing import print_in
@@ -34,3 +36,22 @@ def test_a_stack_that_a_crash_broke_off_says_so(worker: WorkerProcess) -> None:
     first, *_, last = worker.stack().splitlines()
     assert first == "Fatal Python error: Segmentation fault"
     assert last.strip() == "... cut short: the worker ended while it printed its stacks"
+
+
+def test_a_start_that_failed_keeps_no_descriptors_and_is_no_later_clients_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("Cannot allocate memory")
+
+    pool = WorkerPool(find_device("cpu"), allow_native=False)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", full)
+        assert isinstance(pool.prepare().exception(), OSError)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    worker = pool.take()
+    assert worker.alive()
+    worker.pipe.close()
+    worker.end(kill=True)
+    pool.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml_rpc.security.private_files import new_folder
 from tapml_rpc.tracker.browsers import (
     AUTOMATIC,
     START_SECONDS,
@@ -93,6 +94,9 @@ def test_a_browser_for_which_there_is_no_room_ends_no_tracker_and_is_started_lat
 
     browser = find_browser(str(program(tmp_path, "chromium")))
     said: list[str] = []
+    with monkeypatch.context() as patched, pytest.raises(SetupError, match="set TMPDIR"):
+        patched.setattr("tempfile.gettempdir", full)
+        new_folder("tapml-")
     with monkeypatch.context() as patched:
         patched.setattr("tempfile.mkdtemp", full)
         keeper = BrowserKeeper("http://127.0.0.1:1/", "tab", browser, 15, said.append)
