@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from tapml.backends.finding import backends, describe, find_backend
+from tapml.backends.torch_compile import kept_code
 from tapml_targets.errors import InputError
 
 
@@ -44,3 +46,14 @@ def test_an_unknown_backend_or_variant_names_those_there_are() -> None:
         find_backend("onnxruntime:fast")
     with pytest.raises(InputError, match="no backend is named"):
         find_backend("../onnxruntime")
+
+
+def test_compiled_code_is_kept_where_nobody_else_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    (folder,) = kept_code().values()
+    assert Path(folder).is_relative_to(tmp_path) and Path(folder).stat().st_mode & 0o077 == 0
+    Path(folder).chmod(0o777)
+    assert kept_code() == {}

@@ -12,7 +12,7 @@ from tapml_targets.errors import SetupError
 _CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 
-def _kept() -> dict[str, str]:
+def kept_code() -> dict[str, str]:
     """Where compiled code is kept: what is there is run, so only this user may write there."""
     if chosen := os.environ.get(_CACHE):
         return {_CACHE: chosen}
@@ -34,7 +34,7 @@ DESCRIPTION = Description(
     without=("tensorflow",),
     needs=NEEDS,
     # What was compiled once is kept for later processes.
-    variables=_kept(),
+    variables=kept_code(),
     preload=("tapml.backends.torch_graph",),
     variants={
         "inductor": "fused loops in C++, which needs a compiler",
