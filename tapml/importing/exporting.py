@@ -200,7 +200,11 @@ def _exporting(name: str) -> Iterator[None]:
     with torch.no_grad(), _quiet():
         try:
             yield
-        except TapmlError:
+        except TapmlError as error:
+            # PyTorch adds where it was, of many lines.
+            error.args = tuple(
+                str(each).partition("\n\nWhile executing ")[0] for each in error.args
+            )
             raise
         except Exception as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")

@@ -28,6 +28,8 @@ def converter(
     def convert(node: fx.Node) -> Any:
         data, indices, values, *rest = importer.retrieve_args(node)
         known = [each for each in indices if each is not None]
+        if any(str(each.ty.dtype) == "bool" for each in known):
+            raise ValueError("values put by a mask beside other indices: give the mask's places")
         if (
             len(known) != len(indices)
             or len(known) >= data.ty.ndim

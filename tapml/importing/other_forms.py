@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tapml_targets.errors import UnsupportedOperatorError
 
@@ -39,8 +40,8 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
         _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
         _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
-        _aten.copysign.Tensor: lambda x, y: torch.where(_is_negative(y), -x.abs(), x.abs()),
-        _aten.copysign.Scalar: lambda x, y: x.abs() * math.copysign(1.0, y),
+        _aten.copysign.Tensor: _with_sign,
+        _aten.copysign.Scalar: lambda x, y: _float(x).abs() * math.copysign(1.0, y),
         _aten.hypot.default: _hypot,
         _aten.signbit.default: _is_negative,
         _aten.scatter.reduce: _scatter,
@@ -128,12 +129,33 @@ def _mean_of_windows(
     """A divisor of its own, which TVM's converters leave out."""
     if divisor is None:
         return NotImplemented
+    axes = 2 if pool is _aten.avg_pool2d.default else 3
+    sizes, strides, paddings = (
+        list(each) * (axes // len(each)) for each in (size, stride or size, padding)
+    )
     if ceil_mode:
-        raise UnsupportedOperatorError(
-            "a mean of windows with ceil_mode and divisor_override is not imported. Leave out one"
-        )
-    elements = math.prod(size) if len(size) > 1 else size[0] ** (operand.dim() - 2)
-    return pool(operand, size, stride, padding, False, True, None) * (elements / divisor)
+        extents = operand.shape[-axes:]
+        if not all(isinstance(each, int) for each in extents):
+            raise UnsupportedOperatorError(
+                "a mean of windows with ceil_mode and divisor_override is imported of fixed "
+                "extents alone. Leave out one"
+            )
+        each_axis = zip(extents, sizes, strides, paddings, strict=True)
+        behind = [_behind_the_edge(*each) for each in each_axis]
+        if any(behind):
+            widths = [width for each in reversed(behind) for width in (0, each)]
+            operand = functional.pad(operand, widths)
+    given = pool(operand, size, stride, padding, False, True, None)
+    return given * (math.prod(sizes) / divisor)
+
+
+def _behind_the_edge(extent: int, size: int, stride: int, padding: int) -> int:
+    """How far the last window, which begins before the edge, reaches beyond the padding."""
+    whole = extent + 2 * padding
+    last = -(-(whole - size) // stride) * stride
+    if last >= extent + padding:
+        last -= stride
+    return max(0, last + size - whole)
 
 
 def _largest_of_parts(operand: Tensor, size: Sequence[int]) -> Any:
@@ -190,6 +212,8 @@ def _place_of_all(
 
 def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tensor) -> Tensor:
     """The extreme of two, or the one that is a number."""
+    kind = torch.result_type(one, other)
+    one, other = one.to(kind), other.to(kind)
     if not one.dtype.is_floating_point:
         return extreme(one, other)
     found = torch.where(torch.isnan(other), one, extreme(one, other))
@@ -199,9 +223,16 @@ def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tens
 def _hypot(one: Tensor, other: Tensor) -> Tensor:
     """Without squares beyond the largest number."""
     one, other = one.abs(), other.abs()
-    larger, smaller = torch.maximum(one, other), torch.minimum(one, other)
+    # A maximum may drop what is not a number.
+    larger, smaller = torch.where(one > other, one, other), torch.where(one > other, other, one)
     part = smaller / torch.where(larger > 0, larger, torch.ones_like(larger))
-    return larger * torch.sqrt(1 + part * part)
+    found = larger * torch.sqrt(1 + part * part)
+    return torch.where(torch.isinf(one), one, torch.where(torch.isinf(other), other, found))
+
+
+def _with_sign(operand: Tensor, sign: Tensor) -> Tensor:
+    size = operand.to(torch.result_type(_float(operand), _float(sign))).abs()
+    return torch.where(_is_negative(sign), -size, size)
 
 
 def _is_negative(operand: Tensor) -> Tensor:
@@ -226,19 +257,23 @@ def _place_among(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Any:
-    """How many of an ordered row are less than each value, or not more."""
+    """How many of an ordered row are less than each value, or not more; all for no number."""
     if sorter is not None:
         return NotImplemented
     right = right if side is None else side == "right"
     rows = ordered if ordered.dim() == 1 else ordered.unsqueeze(-2)
     wide = values.unsqueeze(-1)
     before = rows <= wide if right else rows < wide
+    if values.dtype.is_floating_point:
+        before = before | torch.isnan(wide)
     return before.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
 
 
 def _nth_smallest(
     operand: Tensor, place: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
+    if operand.dim() == 0:
+        return operand.clone(), torch.zeros((), dtype=torch.int64)
     values, places = (each.narrow(dim, place - 1, 1) for each in torch.sort(operand, dim))
     return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
@@ -251,10 +286,15 @@ def _with_rows(
     end: int | None = None,
     step: int = 1,
 ) -> Any:
-    """``slice_scatter`` with a step, where TVM's reads beyond the source."""
+    """``slice_scatter`` with a step, where TVM's reads beyond the source, or of another dtype."""
+    if source.dtype != operand.dtype:
+        source = source.to(operand.dtype)
+        return _aten.slice_scatter.default(operand, source, dim, start, end, step)
     extent = operand.shape[dim]
     if step == 1 or not all(isinstance(each, int) for each in (extent, start or 0, end or 0)):
         return NotImplemented
+    if source.shape[dim] == 0:
+        return operand.clone()
     first = range(extent)[start:end].start
     places = torch.arange(extent)
     inside = (places >= first) & (places < first + step * source.shape[dim])

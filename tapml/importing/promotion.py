@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
-from tvm import relax
+from tvm import relax, tirx
 
 if TYPE_CHECKING:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 Converter = Callable[[fx.Node], Any]
 
-# TVM makes numbers of the first three once, or zeros, when it imports, and resizes without the
-# antialias that was asked for. How many the last gives, only the run knows, so no plan has it.
+# TVM makes numbers of the first four once, or zeros, or none, when it imports, and resizes without
+# the antialias that was asked for. How many the last gives, only the run knows, so no plan has it.
 LEFT_OUT: Final = (
+    "bernoulli.p",
     "exponential.default",
     "randn.default",
     "randn_like.default",
     "_upsample_bilinear2d_aa.default",
     "masked_select.default",
 )
-# Of integers they give floating-point numbers, some at times.
+# Of integers they give floating-point numbers, some at times; of two dtypes the wider.
 _PROMOTED: Final = (
     *(f"{name}.default" for name in (
         "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp",
@@ -45,6 +46,8 @@ _PROMOTED: Final = (
 )  # fmt: skip
 _WHERE: Final = torch.ops.aten.where.self
 _POWERS: Final = (torch.ops.aten.pow.Tensor_Tensor, torch.ops.aten.pow.Scalar)
+# TVM gives what they are given, whatever is asked for.
+_DROPOUTS: Final = ("dropout.default", "dropout_.default", "native_dropout.default")
 _POOLS: Final = ("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
 
 
@@ -55,6 +58,9 @@ def correct(importer: ExportedProgramImporter, converters: MutableMapping[str, C
     for name in _PROMOTED:
         if name in converters:
             converters[name] = _promoting(importer, converters[name])
+    for name in _DROPOUTS:
+        converters[name] = _never_at_random(converters[name])
+    converters["bucketize.Tensor"] = _not_numbers_last(importer, converters["bucketize.Tensor"])
     for name in _POOLS:
         converters[name] = _without_places(converters[name])
 
@@ -69,7 +75,7 @@ def _promoting(importer: ExportedProgramImporter, given: Converter) -> Converter
         condition = node.args[0] if node.target is _WHERE else None
         kept = {each: importer.env[each] for each in node.all_input_nodes}
         for each, value in kept.items():
-            if _is_whole(value) and str(value.ty.dtype) != kind and each is not condition:
+            if _is_tensor(value) and str(value.ty.dtype) != kind and each is not condition:
                 importer.env[each] = importer.block_builder.emit(relax.op.astype(value, kind))
         try:
             return given(node)
@@ -79,9 +85,33 @@ def _promoting(importer: ExportedProgramImporter, given: Converter) -> Converter
     return convert
 
 
-def _is_whole(value: Any) -> bool:
-    dtype = str(getattr(getattr(value, "ty", None), "dtype", ""))
-    return dtype.startswith(("int", "uint", "bool"))
+def _is_tensor(value: Any) -> bool:
+    return isinstance(getattr(value, "ty", None), relax.TensorType)
+
+
+def _not_numbers_last(importer: ExportedProgramImporter, given: Converter) -> Converter:
+    """TVM finds the place 0 for what is not a number."""
+
+    def convert(node: fx.Node) -> Any:
+        operand, ends = (importer.env[each] for each in node.args[:2])
+        places, emit = given(node), importer.block_builder.emit
+        (count,) = ends.ty.shape
+        if "float" not in str(operand.ty.dtype) or not isinstance(count, tirx.IntImm):
+            return places
+        last = relax.const(int(count), places.ty.dtype)
+        return emit(relax.op.where(emit(relax.op.isnan(operand)), last, places))
+
+    return convert
+
+
+def _never_at_random(given: Converter) -> Converter:
+    def convert(node: fx.Node) -> Any:
+        _, share, trains = node.args
+        if trains and share:
+            raise ValueError("it drops numbers at random: import the module in evaluation mode")
+        return given(node)
+
+    return convert
 
 
 def _without_places(given: Converter) -> Converter:

@@ -48,6 +48,11 @@ def record_module(
         If inputs do not fit, an output is no tensor, or ``torch.export`` refuses the module.
     """
     names = _argument_names(module, len(inputs))
+    for each, tensor in zip(names, inputs, strict=True):
+        if 0 in tensor.shape:
+            raise InputError(
+                f"{each} is of shape {list(tensor.shape)}: expected extents of at least 1"
+            )
     axes = _axes(dynamic, names, inputs)
     dims: dict[str, Any] = {}
     shapes = [

@@ -153,21 +153,14 @@ _REDUCED: Final[dict[str, Callable[[Tensor, int], Tensor]]] = {
 
 
 def _extreme(rows: Tensor, chosen: Tensor, axis: int, largest: bool) -> Tensor:
-    """The largest or the smallest of the rows that are chosen.
-
-    A kernel begins with a finite number, so an infinite result is put in behind it.
-    """
+    """The largest or the smallest of the rows that are chosen; an infinity, or the end, of none."""
     reduce = torch.amax if largest else torch.amin
-    floating = rows.dtype.is_floating_point
-    limits = torch.finfo(rows.dtype) if floating else torch.iinfo(rows.dtype)
-    farthest = torch.full((), limits.min if largest else limits.max, dtype=rows.dtype)
-    if not floating:
-        return reduce(torch.where(chosen, rows, farthest), axis)
-    beyond = -math.inf if largest else math.inf
-    chosen = chosen & (rows != beyond)
-    found = reduce(torch.where(chosen, rows, farthest), axis)
-    infinite = torch.full((), beyond, dtype=rows.dtype)
-    return torch.where(chosen.sum(axis) > 0, found, infinite)
+    if rows.dtype.is_floating_point:
+        farthest = -math.inf if largest else math.inf
+    else:
+        limits = torch.iinfo(rows.dtype)
+        farthest = limits.min if largest else limits.max
+    return reduce(torch.where(chosen, rows, torch.full((), farthest, dtype=rows.dtype)), axis)
 
 
 def _padded(rows: Tensor, operand: Tensor, dim: int) -> Tensor:
@@ -279,22 +272,21 @@ def _index_put(
 
 
 def _put_by_mask(operand: Tensor, axis: int, mask: Tensor, values: Tensor, accumulate: bool) -> Any:
-    """What a mask of some axes chooses, from `axis` on, gets the same values.
-
-    Where the mask is over all axes, it may get one value after the other.
-    """
+    """What a mask of some axes chooses, from `axis` on, gets one value, or one after the other."""
     after = operand.dim() - axis - mask.dim()
     wide = mask.reshape(*mask.shape, *[1] * after)
-    if values.numel() == 1:
-        values = values.reshape(())
-    elif values.dim() == after + 1 and values.shape[0] == 1:
-        values = values.squeeze(0)
-    if values.dim() <= after:
-        same = operand + values if accumulate else values
-        return torch.where(wide, same.to(operand.dtype), operand)
-    if axis or after or accumulate:
-        return NotImplemented  # A row for each that it chooses.
-    return operand.masked_scatter(wide, values)
+    own = values.dim() - after - 1
+    if own >= 0:
+        given = [1] * mask.dim()
+        if not (isinstance(values.shape[own], int) and values.shape[own] <= 1):
+            given = list(mask.shape)
+            places = mask.reshape(-1).to(torch.int64).cumsum(0) - 1
+            values = values.index_select(own, torch.clamp(places, min=0))
+        elif values.shape[own] == 0:
+            return operand.clone()
+        values = values.reshape(*values.shape[:own], *given, *values.shape[own + 1 :])
+    same = operand + values if accumulate else values
+    return torch.where(wide, same.to(operand.dtype), operand)
 
 
 # Of a place and a row, of which a reduction reads every one.

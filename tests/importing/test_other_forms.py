@@ -22,15 +22,24 @@ def of_floats(rows: Tensor) -> tuple[Tensor, ...]:
     put = rows.clone()
     put[1:, ::2] += 1
     put[put > 1] = 0
+    put[3:3:2] = 0
+    put[:, torch.tensor([True, False] * 3)] = torch.ones(4, 1)
+    blocks = functional.dropout(rows, training=False).reshape(2, 3, 4).clone()
+    blocks[:, torch.tensor([True, False, True])] = torch.ones(2, 1, 4)
+    blocks.index_put_((torch.tensor([False, True]),), torch.ones(1, 3, 1), accumulate=True)
     ordered = torch.tensor([-1.0, 0.0, 1.0])
     return (
-        put, functional.selu(rows), rows @ rows.T, functional.avg_pool2d(
+        put, blocks, functional.selu(rows), rows @ rows.T, functional.avg_pool2d(
             rows[None], 2, divisor_override=3
         ), torch.hypot(rows, rows.flip(0)), rows.copysign(-rows), rows.signbit(), torch.fmax(
             rows, rows.flip(1)
         ), *torch.var_mean(rows, 1), torch.linalg.vector_norm(rows, 0, 1),
         torch.bucketize(rows, ordered), torch.bucketize(rows, ordered, right=True),
-        functional.pdist(rows), *rows.kthvalue(2, 1), (rows - 5).any(1), torch.exp2(rows),
+        torch.bucketize(rows.log(), ordered), torch.fmax(rows.int(), rows.log()),
+        torch.where(rows > 0, rows.half(), rows), rows.slice_scatter(rows[:2].double(), 0, 0, 4, 2),
+        functional.avg_pool2d(rows[None], 3, 2, 1, ceil_mode=True, divisor_override=3),
+        functional.pdist(rows), *rows.kthvalue(2, 1), *rows.sum().kthvalue(1),
+        (rows - 5).any(1), torch.exp2(rows),
         functional.group_norm(rows[None], 2),
         functional.multilabel_margin_loss(rows, torch.tensor([[1, 4, -1, 0, 0, 0]] * 4)),
     )  # fmt: skip
@@ -42,6 +51,7 @@ def of_integers(numbers: Tensor) -> tuple[Tensor, ...]:
     return (
         numbers / 2, 1 / (numbers + 20), numbers.exp(), numbers**0.5, mask.sigmoid(), -bits,
         torch.heaviside(numbers.float(), torch.tensor(1.0)), numbers.prod(1), numbers.cumprod(1),
+        numbers.copysign(-numbers), numbers.copysign(-2),
         mask.amax(1), *mask.max(1), *numbers.max(1), 1 << (numbers & 7), mask.cumsum(1),
     )  # fmt: skip
 
@@ -51,7 +61,7 @@ def of_infinities(rows: Tensor) -> tuple[Tensor, ...]:
     image = rows[None, None]
     return (
         rows.amax(1), *rows.max(1), rows.argmax(1), rows.argmax(), rows.argmin(keepdim=True),
-        (-rows).amin(1), (-rows).argmin(1),
+        (-rows).amin(1), (-rows).argmin(1), torch.hypot(rows, rows.T.reshape(4, 6)),
         rows.logsumexp(1), functional.max_pool2d(image, 3, 1, 1), *rows.cummax(1),
         *functional.adaptive_max_pool2d(image, (2, 4), return_indices=True),
     )  # fmt: skip
@@ -89,11 +99,14 @@ def test_they_are_pytorchs(
 REFUSED: dict[str, tuple[nn.Module, str]] = {
     "places of a max-pool": (nn.MaxPool2d(2, return_indices=True), "return_indices"),
     "numbers at random": (Apply(functional.gumbel_softmax), "aten.exponential"),
+    "coins": (Apply(lambda t: torch.bernoulli(t, 0.5)), "aten.bernoulli"),
+    "what training drops": (Apply(functional.dropout), "aten.native_dropout.*evaluation mode"),
     "what the run alone counts": (Apply(lambda t: t.masked_select(t > 0)), "aten.masked_select"),
-    "powers of integers": (Apply(lambda t: 2 ** t.long()), "a power of int64 by a tensor"),
-    "a divisor of windows at the edge": (
-        nn.AvgPool2d(2, ceil_mode=True, divisor_override=3), "divisor_override",
+    "a mask beside places": (
+        Apply(lambda t: t.index_put((torch.tensor([0]), torch.tensor([True, False])), t[0, 0])),
+        "a mask beside other indices",
     ),
+    "powers of integers": (Apply(lambda t: 2 ** t.long()), "a power of int64 by a tensor"),
 }  # fmt: skip
 
 

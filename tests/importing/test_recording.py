@@ -159,6 +159,7 @@ def test_what_cannot_be_a_model_is_said_at_once(make: Any, message: str) -> None
     [
         (torch.ones(2, 3), None, "a list of the module's inputs"),
         ([3.0], None, "input 0 is float"),
+        ([torch.ones(2, 0)], None, r"x is of shape \[2, 0\]: expected extents of at least 1"),
         ([torch.ones(2, 3)] * 2, None, "2 inputs for Giving: expected tensors for x"),
         ([torch.ones(2, 3)], {"y": {0: "n"}}, "dynamic names 'y': expected of x"),
         ([torch.ones(2, 3)], [{2: "n"}], "axis 2 of x: expected 0 to 1"),
