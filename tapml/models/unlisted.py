@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tapml.models.families.cross_attention import cross_attention
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
 from tapml.models.families.masks import by_layer, plain, unmasked, windowed
+from tapml.models.families.positions_of_past import positions_of_past
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
 from tapml.models.loaded import Loaded
@@ -75,7 +76,13 @@ def unlisted_family(architecture: str) -> Family | None:
     }
     if architecture in _names(_DECODERS):
         candidates = tuple(map(_taken, _MASKS))
-        return Family(**common, prepare=probe.run, longest=_longest, candidates=candidates)
+        return Family(
+            **common,
+            prepare=probe.run,
+            longest=_longest,
+            candidates=candidates,
+            around=positions_of_past,
+        )
     if architecture in _names(_BOTH) and source == "input_ids":
         decoders = tuple(_taken(_for_decoder(each)) for each in _MASKS)
         return Family(

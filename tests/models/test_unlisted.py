@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from tapml.models import load_model
+from tapml.models.families.positions_of_past import positions_of_past
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.huggingface import load_any
 from tapml.models.unlisted import unlisted_family
@@ -58,6 +59,25 @@ def test_a_decoder_that_no_family_has_computes_what_its_own_forward_computes(
     model = load_model(write(tmp_path / "model", name, **settings))
     assert model.layers == 2
     assert root_wrapper(model) < 1e-5
+
+
+def test_positions_behind_a_cache_are_a_tensor_not_a_range_that_only_the_run_knows() -> None:
+    from transformers.models.roformer import modeling_roformer
+
+    class Behind(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = modeling_roformer.RoFormerSinusoidalPositionalEmbedding(16, 8)
+
+        def forward(self, ids: torch.Tensor, past: torch.Tensor) -> Any:
+            return self.table(ids.shape, past)
+
+    inputs = torch.zeros(1, 3), torch.tensor(5, dtype=torch.int32)
+    with positions_of_past(module := Behind()):
+        exported = torch.export.export(module, inputs)
+    assert "_local_scalar_dense" not in str(exported.graph)
+    assert torch.equal(exported.module()(*inputs), module.table.weight[5:8])
+    assert "forward" not in vars(module.table)
 
 
 def test_a_class_without_a_cache_is_refused(tmp_path: Path) -> None:

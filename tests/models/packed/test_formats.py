@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_the_targets_of_a_group_choose_its_size() -> None:
         ({"layers": 3}, "'3' for 'layers' in dynamic"),
     ],
 )
-def test_a_dynamic_that_is_no_object_of_patterns_is_refused(dynamic: object, said: str) -> None:
+def test_a_dynamic_that_is_no_object_of_patterns_is_refused(dynamic: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         read(gptq(dynamic=dynamic))
 
