@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tapml.cli.carve import filters_of
 from tapml.cli.model_arguments import seconds
 from tapml.cli.suite_argument import open_suite
-from tapml_targets.errors import EXIT_MISMATCH, NoSuchDeviceError
+from tapml_targets.errors import EXIT_MISMATCH, InputError, NoSuchDeviceError
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 if TYPE_CHECKING:
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from tapml.check.checker import Checker
     from tapml.check.operator_check import OperatorCheck
     from tapml.repro.folder import Repro
+    from tapml.suite.selection import Filters
+    from tapml.suite.suite import Suite
+    from tapml_targets.library import Library
     from tapml_targets.limits import Limits
+    from tapml_targets.target import Target
 
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,16 +80,42 @@ def _check_suite(arguments: argparse.Namespace) -> CheckReport:
 
         platform, index = parse_device(arguments.device or DEFAULT_PLATFORM)
         with Compiler() as compiler, open_checker(platform, device=index) as checker:
-            limits = _limits_of(arguments.device, checker)
+            target = Target(platform, limits=_limits_of(arguments.device, checker))
             return replay_checked(
                 suite,
                 compiler,
-                Target(platform, limits=limits),
+                target,
                 checker,
                 filters,
                 seconds=arguments.check_seconds,
+                libraries=_hand_written(arguments.kernels, suite, filters, target),
                 on_operator=None if arguments.json else _print,
             )
+
+
+def _hand_written(
+    folders: list[Path], suite: Suite, filters: Filters, target: Target
+) -> dict[str, Library]:
+    """The hand-written kernels of the operators to check; each is named on standard error."""
+    if not folders:
+        return {}
+    from tapml.kernels.manifest import MANIFEST
+    from tapml.kernels.written import WrittenKernels
+
+    written, found = WrittenKernels(folders, target), {}
+    for name in sorted(suite.tested_operators(filters)):
+        kernel = written.find(suite.operators[name])
+        if kernel is not None:
+            found[name] = kernel.library
+            print(f"{name}: the kernel in {kernel.folder}", file=sys.stderr)
+    if not found:
+        where = ", ".join(map(str, folders))
+        raise InputError(
+            f"--kernels: {where} has no {target.platform} kernel of the operators to check; "
+            f"expected <folder>/<operator>/{target.platform}/{MANIFEST} (`tapml kernel new` writes "
+            "one)"
+        )
+    return found
 
 
 def _limits_of(device: str | None, checker: Checker) -> Limits:

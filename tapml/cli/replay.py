@@ -57,6 +57,7 @@ examples:
   tapml replay my-suite --explain prefill/layers.0.self_attn/softmax@p0.s0    why that verdict
   tapml replay my-suite --check                  on Oclgrind: memory faults with their source lines
   tapml replay my-suite --repro failures         a repro folder per operator that does not pass
+  tapml replay my-suite --check --device cuda --kernels my-session/kernels    a hand-written one
   tapml replay my-suite --json > before.json     for `tapml diff` after an upgrade
 
 A session or a folder of exported tests means the suite in it.
@@ -125,9 +126,12 @@ def run(arguments: argparse.Namespace) -> int:
     if len(devices) > 1:
         return _replay_on_all(devices, arguments, repro)
     arguments.device = devices[0] if devices else None
-    if arguments.report is not None or arguments.kernels:
+    if arguments.report is not None:
+        raise InputError("--report is for several devices: name two or more with --device")
+    if arguments.kernels and (repro is not None or not arguments.check):
         raise InputError(
-            "--report and --kernels are for several devices: name two or more with --device"
+            "--kernels is for several devices, or for --check of a suite: name two or more with "
+            "--device, or try one kernel with `tapml kernel check`"
         )
     if arguments.check:
         return run_check(arguments, repro)

@@ -17,6 +17,7 @@ from tvm_ffi.serialization import from_json_graph_str
 from tapml_targets.codegen.booleans import with_logical_operators
 from tapml_targets.codegen.reducers import register_infinite_extremes
 from tapml_targets.codegen.remainders import without_multiples
+from tapml_targets.codegen.rounded_casts import with_rounded_casts
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.store_guards import keep_store_guards
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
@@ -81,7 +82,8 @@ def load_function(source: OperatorSource) -> Any:
         raise CompileError(
             f"operator {source.name!r}: expected a PrimFunc, got {type(function).__name__}"
         )
-    return with_logical_operators(function).with_attr("global_symbol", source.identifier)
+    function = with_rounded_casts(with_logical_operators(function))
+    return function.with_attr("global_symbol", source.identifier)
 
 
 def _parsed(text: str) -> Any:

@@ -161,6 +161,29 @@ def test_the_command_checks_a_suite_for_a_device(
     assert refused.exit_code == 2
 
 
+def test_a_hand_written_kernel_is_checked_before_it_is_used(
+    finished: FinishedSession, checker: Checker, tmp_path: Path
+) -> None:
+    command = (
+        "replay", finished.folder, "--check", "--device", finished.device, "--operator", "softmax",
+        "--kernels", tmp_path,
+    )  # fmt: skip
+    missing = run_here(*command, cache=finished.cache)
+    assert (missing.exit_code, len(missing.error_lines)) == (2, 1)
+    assert "<folder>/<operator>/opencl/kernel.toml" in missing.errors
+    written = run_here(
+        "kernel", "new", finished.folder, "softmax", "--shared", tmp_path, cache=finished.cache
+    )
+    assert written.exit_code == 0, written.errors
+    (source,) = tmp_path.rglob("*.cl")
+    source.write_text(source.read_text().replace("input_0_ptr[", "input_0_ptr[4096 + ", 1))
+    ended = run_here(*command, cache=finished.cache)
+    assert ended.exit_code == 1, ended.errors
+    assert "softmax: the kernel in" in ended.errors
+    assert "out-of-bounds read in softmax" in ended.output
+    assert "input_0_ptr[4096 + " in ended.output
+
+
 def test_kernels_that_are_not_opencls_are_refused(
     finished: FinishedSession, checker: Checker
 ) -> None:

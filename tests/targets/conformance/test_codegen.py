@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -240,6 +241,19 @@ def test_extremes_begin_at_an_infinity(driver: Driver, dtype: str) -> None:
     expected = np.full((1, 1, 3, 3), -np.inf, dtype)
     found = apply(driver, lambda: pool, image, expected)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_cast_to_bfloat16_rounds_inside_a_kernel(driver: Driver) -> None:
+    def there_and_back() -> Operator:
+        return from_relax(
+            "rounded", (4, 64),
+            lambda x: relax.op.astype(relax.op.astype(x, "bfloat16"), "float32"),
+        )  # fmt: skip
+
+    given = np.random.default_rng(5).standard_normal((4, 64), np.float32)
+    given[0, :4] = 1 + 2**-8, 1 + 3 * 2**-8, np.inf, -np.inf  # two halfway between neighbours
+    found = apply(driver, there_and_back, given, given)
+    np.testing.assert_array_equal(found, given.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_an_integer_beside_the_tensors_reaches_the_kernel(driver: Driver) -> None:

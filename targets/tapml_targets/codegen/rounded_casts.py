@@ -1,0 +1,39 @@
+"""Casts to bfloat16 that round where they stand.
+
+TVM computes bfloat16 in float32 and rounds where it stores, so that a cast there and back inside
+one kernel would be no cast at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tvm_ffi
+from tvm import tirx
+
+_NARROW: Final = "bfloat16"
+# Every value of these is one of bfloat16.
+_EXACT: Final = (_NARROW, "bool", "int8", "uint8")
+
+
+def with_rounded_casts(function: Any) -> Any:
+    """`function` with the rounding of each cast to bfloat16 written out: to nearest, ties to even.
+
+    As TVM rounds where it stores: NaN stays NaN in its usual form, a quiet one.
+    """
+    return tvm_ffi.structural_map(function, [(tirx.Cast, _rounded)])
+
+
+def _rounded(cast: Any) -> Any:
+    kind = str(cast.value.ty.dtype)
+    if str(cast.ty.dtype) != _NARROW or kind in _EXACT:
+        return cast
+    single = cast.value if kind == "float32" else tirx.Cast("float32", cast.value)
+    bits = tirx.reinterpret("uint32", single)
+    odd = (bits >> _word(16)) & _word(1)
+    upper = (bits + (odd + _word(0x7FFF))) & _word(0xFFFF0000)
+    return tirx.Cast(_NARROW, tirx.reinterpret("float32", upper))
+
+
+def _word(value: int) -> Any:
+    return tirx.IntImm("uint32", value)
