@@ -115,7 +115,7 @@ def test_the_layers_of_a_subclassed_model_are_its_nodes(tmp_path: Path) -> None:
 
 def test_code_is_a_file_of_a_keras_model(tmp_path: Path) -> None:
     assert own_code(Path("m.onnx"), None) is None
-    with pytest.raises(InputError, match=r"m\.onnx is not one"):
+    with pytest.raises(InputError, match=r"the model is m\.onnx"):
         own_code(Path("m.onnx"), __file__)
     with pytest.raises(InputError, match="there is no file"):
         own_code(Path("m.keras"), tmp_path / "nothing.py")

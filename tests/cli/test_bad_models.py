@@ -40,14 +40,14 @@ _REMOTE = {
     "model_type": "curious",
     "auto_map": {"AutoModelForCausalLM": "modeling_curious.CuriousForCausalLM"},
 }
-_SPEECH = {"architectures": ["Wav2Vec2Model"], "model_type": "wav2vec2"}
+_SERIES = {"architectures": ["PatchTSTModel"], "model_type": "patchtst"}
 _FALSE = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "an unknown architecture": (
         configured(architectures=["LlammaForCausalLM"]),
         ("unknown architecture 'LlammaForCausalLM'", "LlamaForCausalLM"),
     ),
-    "a class that reads sound": (configured(**_SPEECH), ("Wav2Vec2Model", "input_values")),
+    "a class that reads series": (configured(**_SERIES), ("PatchTSTModel", "past_values")),
     "weights of another shape": (damaged("wrong_shape"), ("up_proj", "(100, 72)", "(4, 4)")),
     "safetensors cut short": (damaged("truncated"), ("model.safetensors", "not a valid")),
     "GGUF cut short": (cut_gguf, ("small.gguf", "fetch it again")),
