@@ -97,7 +97,7 @@ def test_they_are_pytorchs(
 
 
 REFUSED: dict[str, tuple[nn.Module, str]] = {
-    "places of a max-pool": (nn.MaxPool2d(2, return_indices=True), "return_indices"),
+    "places of volumes": (nn.MaxPool3d(2, return_indices=True), "return_indices"),
     "numbers at random": (Apply(functional.gumbel_softmax), "aten.exponential"),
     "coins": (Apply(lambda t: torch.bernoulli(t, 0.5)), "aten.bernoulli"),
     "what training drops": (Apply(functional.dropout), "aten.native_dropout.*evaluation mode"),

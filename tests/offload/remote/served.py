@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.processes import family
 from tests.rpc.announced import AnnouncedProcess
 
 
@@ -52,12 +53,12 @@ class Served(AnnouncedProcess):
 
     def workers(self) -> list[int]:
         """The processes that drive the device."""
-        pid, found = self.process.pid, []
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found = []
+        for child in family(self.process.pid):
             # One that has ended meanwhile has no command line.
             with suppress(OSError):
                 if b"supervisor.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
+                    found.append(child)
         return found
 
     def kill_workers(self) -> None:
