@@ -94,7 +94,7 @@ def prepare(wanted: Wanted, say: Callable[[str], None]) -> dict[str, Any]:
     ------
     SetupError
         If a platform has no device here, a command fails, something else is at the folder, or a
-        distribution that is to be left out is none of those that are needed.
+        distribution that is to be left out is not needed anyway.
     """
     folder = wanted.folder
     if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():

@@ -108,7 +108,7 @@ def _image(file: Path, image: Any) -> Array:
 
 
 def read_array(file: Path) -> Array:
-    """A ``.npy`` file. Raises InputError if it is none, or too large."""
+    """A ``.npy`` file. Raises InputError if it cannot be read as one, or is too large."""
     try:
         found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -8,12 +8,13 @@ no compiler here has. A complex tensor becomes a real one with a last axis of tw
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import fx
 
-Call: TypeAlias = Callable[..., fx.Node]
+from tapml.importing.calls_beside import Call, calls_beside
+
 _ATEN: Final = torch.ops.aten
 _PARTS_OF: Final = "parts of a pair"
 _CHECK: Final = _ATEN._assert_tensor_metadata.default
@@ -63,7 +64,7 @@ def _is_concerned(node: fx.Node) -> bool:
 
 def _rewritten(node: fx.Node, pairs: dict[fx.Node, fx.Node]) -> fx.Node | None:
     """The pair of a complex result, or a real result; None if there is no such form."""
-    call = _caller(node)
+    call = calls_beside(node)
     target: Any = node.target
     arguments: Any = node.args
     if target in _MAKERS:
@@ -105,20 +106,6 @@ def _computed(
                 factor = call(_ATEN.unsqueeze.default, factor, -1)
             found = None if isinstance(factor, complex) else call(target, pair, factor)
     return found
-
-
-def _caller(node: fx.Node) -> Call:
-    """Adds a call to the graph of `node`, with what is known of its result and its origin."""
-
-    def call(target: Any, *arguments: Any, **options: Any) -> fx.Node:
-        made = node.graph.call_function(target, arguments, options)
-        made.meta = {name: each for name, each in node.meta.items() if name != "val"}
-        values: Any = fx.node.map_arg(arguments, lambda each: each.meta["val"])
-        with node.meta["val"].fake_mode:
-            made.meta["val"] = target(*values, **options)
-        return made
-
-    return call
 
 
 def _as_real(call: Call, pair: fx.Node, dtype: torch.dtype) -> fx.Node:

@@ -202,7 +202,7 @@ def _provenance(numbered: Any, names: list[str]) -> list[CallProvenance]:
 
 
 def _whole(variable: Any, made_by: Mapping[Any, Any]) -> Any:
-    """The tuple that a variable is a part of; itself if it is none."""
+    """The tuple that a variable is a part of, or the variable itself."""
     while isinstance(part := made_by.get(variable), relax.TupleGetItem):
         variable = part.tuple_value
     return variable

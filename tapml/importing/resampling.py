@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import fx
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
+from tapml.importing.calls_beside import calls_beside
+
 _aten: Final = torch.ops.aten
 _NEAREST: Final = (
     _aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d,
@@ -116,15 +118,7 @@ class _Constants:
 
 def _written(node: fx.Node, packet: Any, constants: _Constants) -> fx.Node:
     """Axis by axis: the sum of rows, each at its places and with its weights."""
-
-    def call(target: Any, *arguments: Any, **options: Any) -> fx.Node:
-        made = node.graph.call_function(target, arguments, options)
-        made.meta = {name: each for name, each in node.meta.items() if name != "val"}
-        values: Any = fx.node.map_arg(arguments, lambda each: each.meta["val"])
-        with node.meta["val"].fake_mode:
-            made.meta["val"] = target(*values, **options)
-        return made
-
+    call = calls_beside(node)
     operand: Any = node.args[0]
     made: Any = operand
     value = node.meta["val"]

@@ -216,7 +216,7 @@ class WorkerPool:
         self._starter = ThreadPoolExecutor(1, "tapml-workers")
 
     def prepare(self) -> Future[WorkerProcess]:
-        """Have the spare worker started if there is none; it is not waited for."""
+        """Start the spare worker if there is none, without waiting for it."""
         with self._lock:
             spare = self._spare
             if spare is None or (
