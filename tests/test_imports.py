@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,13 @@ def dotted_name(path: Path) -> str:
     return path.stem
 
 
-def imported_names(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) of every import, wherever in the file, by statement or by call."""
+@cache
+def imported_names(path: Path) -> tuple[tuple[int, str], ...]:
+    """(line, dotted name) of every import, wherever in the file, by statement or by call."""
+    return tuple(_imported_names(path))
+
+
+def _imported_names(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

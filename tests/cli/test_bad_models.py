@@ -64,14 +64,20 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty at first; the devices are measured once."""
+    return tmp_path_factory.mktemp("bad-models") / "cache"
+
+
 @pytest.mark.parametrize("kind", BAD)
-def test_a_model_that_cannot_be_taken(tmp_path: Path, kind: str) -> None:
+def test_a_model_that_cannot_be_taken(tmp_path: Path, cache: Path, kind: str) -> None:
     make, words = BAD[kind]
     session = tmp_path / "session"
     ended = run_here(
         *("offload", "--model", make(tmp_path / "model"), "--target", "opencl"),
         *("--session", session, "--quiet"),
-        cache=tmp_path / "cache",
+        cache=cache,
     )
     line = said_in_one_line(ended)
     assert all(word in line for word in words), line
@@ -86,13 +92,13 @@ def test_a_model_that_cannot_be_taken(tmp_path: Path, kind: str) -> None:
     ],
 )
 def test_what_a_model_has_no_room_for(
-    tmp_path: Path, arguments: tuple[str, str], words: tuple[str, ...]
+    tmp_path: Path, cache: Path, arguments: tuple[str, str], words: tuple[str, ...]
 ) -> None:
     model = make_folder(tmp_path / "model", num_hidden_layers=1)
     ended = run_here(
         *("offload", "--model", model, "--target", "opencl", "--quiet", *arguments),
         *("--session", tmp_path / "session"),
-        cache=tmp_path / "cache",
+        cache=cache,
     )
     line = said_in_one_line(ended)
     assert all(word in line for word in words), line

@@ -25,6 +25,12 @@ def package(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory)
     return packages.folder
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Empty at first; the devices are listed once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def said(ended: Ended) -> str:
     assert ended.exit_code == 2
     assert ended.output == ""
@@ -32,10 +38,8 @@ def said(ended: Ended) -> str:
     return line
 
 
-def test_the_text_streams_and_the_speed_goes_to_standard_error(
-    package: Path, tmp_path: Path
-) -> None:
-    ended = run_here("run", package, "--prompt", "Ab c", "--max-new-tokens", "5", cache=tmp_path)
+def test_the_text_streams_and_the_speed_goes_to_standard_error(package: Path, cache: Path) -> None:
+    ended = run_here("run", package, "--prompt", "Ab c", "--max-new-tokens", "5", cache=cache)
     assert ended.exit_code == 0, ended.errors
     assert ended.output.startswith("Ab c")
     assert ended.output.endswith("\n")
@@ -43,21 +47,19 @@ def test_the_text_streams_and_the_speed_goes_to_standard_error(
     assert "the first after " in ended.errors
 
 
-def test_the_packages_own_script_writes_what_the_command_writes(
-    package: Path, tmp_path: Path
-) -> None:
+def test_the_packages_own_script_writes_what_the_command_writes(package: Path, cache: Path) -> None:
     script = subprocess.run(
         [sys.executable, str(package / "run.py"), "Ab c"],
         check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert script.stdout.startswith("Ab c")
-    assert run_here("run", package, "--prompt", "Ab c", cache=tmp_path).output == script.stdout
+    assert run_here("run", package, "--prompt", "Ab c", cache=cache).output == script.stdout
 
 
-def test_json_has_text_tokens_and_times(package: Path, tmp_path: Path) -> None:
+def test_json_has_text_tokens_and_times(package: Path, cache: Path) -> None:
     arguments = ("run", package, "--max-new-tokens", "5")
-    plain = run_here(*arguments, "--prompt", "Ab c", cache=tmp_path)
-    ended = run_here(*arguments, "--prompt", "Ab c", "--json", cache=tmp_path)
+    plain = run_here(*arguments, "--prompt", "Ab c", cache=cache)
+    ended = run_here(*arguments, "--prompt", "Ab c", "--json", cache=cache)
     assert (ended.exit_code, ended.errors) == (0, "")
     result = json.loads(ended.output)
     assert result["prompt"] == "Ab c"
@@ -70,44 +72,46 @@ def test_json_has_text_tokens_and_times(package: Path, tmp_path: Path) -> None:
     assert result["device_bytes"] > sum(
         each.bytes for name, each in manifest_of(package).files.items() if "weights" in name
     )
-    again = run_here(*arguments, "--tokens", "33 66, 0 67", "--json", cache=tmp_path)
+    again = run_here(*arguments, "--tokens", "33 66, 0 67", "--json", cache=cache)
     assert json.loads(again.output)["tokens"] == result["tokens"]
 
 
-def test_a_seed_repeats_a_drawn_text(package: Path, tmp_path: Path) -> None:
+def test_a_seed_repeats_a_drawn_text(package: Path, cache: Path) -> None:
     drawn = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "20", "--temperature", "5")
     first, again, other = (
-        run_here(*drawn, "--seed", seed, cache=tmp_path).output for seed in ("3", "3", "4")
+        run_here(*drawn, "--seed", seed, cache=cache).output for seed in ("3", "3", "4")
     )
     assert first == again != other
-    line = said(run_here("run", package, "--prompt", "A", "--seed", "3", cache=tmp_path))
+    line = said(run_here("run", package, "--prompt", "A", "--seed", "3", cache=cache))
     assert "at temperature 0 none is: give --temperature 1" in line
-    line = run_here("run", package, "--prompt", "A", "--top-p", "0", cache=tmp_path).errors
+    line = run_here("run", package, "--prompt", "A", "--top-p", "0", cache=cache).errors
     assert "expected a number above 0 and up to 1, got '0'" in line
 
 
-def test_a_chats_prompt_is_written_by_the_models_template(package: Path, tmp_path: Path) -> None:
+def test_a_chats_prompt_is_written_by_the_models_template(package: Path, cache: Path) -> None:
     arguments = ("run", package, "--max-new-tokens", "3", "--json")
-    chat = run_here(*arguments, "--chat", "--system", "Hm", "--prompt", "Hi", cache=tmp_path)
-    plain = run_here(*arguments, "--prompt", "s: Hm/u: Hi/a:", cache=tmp_path)
+    chat = run_here(*arguments, "--chat", "--system", "Hm", "--prompt", "Hi", cache=cache)
+    plain = run_here(*arguments, "--prompt", "s: Hm/u: Hi/a:", cache=cache)
     assert chat.exit_code == 0, chat.errors
     found, expected = json.loads(chat.output), json.loads(plain.output)
     for key in ("prompt_ids", "tokens"):
         assert found[key] == expected[key]
-    streamed = run_here(*arguments[:-1], "--chat", "--prompt", "Hi", cache=tmp_path)
+    streamed = run_here(*arguments[:-1], "--chat", "--prompt", "Hi", cache=cache)
     assert not streamed.output.startswith("u: Hi")
-    line = said(run_here(*arguments, "--chat", "--tokens", "1 2", cache=tmp_path))
+    line = said(run_here(*arguments, "--chat", "--tokens", "1 2", cache=cache))
     assert "--chat takes a --prompt" in line
-    line = said(run_here(*arguments, "--system", "A", "--prompt", "A", cache=tmp_path))
+    line = said(run_here(*arguments, "--system", "A", "--prompt", "A", cache=cache))
     assert "--system goes with --chat" in line
 
 
-def test_a_profile_has_every_operator_of_every_run(package: Path, tmp_path: Path) -> None:
+def test_a_profile_has_every_operator_of_every_run(
+    package: Path, tmp_path: Path, cache: Path
+) -> None:
     arguments = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "5")
     trace = tmp_path / "trace.json"
-    ended = run_here(*arguments, "--profile", trace, cache=tmp_path)
+    ended = run_here(*arguments, "--profile", trace, cache=cache)
     # Timing changes nothing of what is written.
-    assert ended.output == run_here(*arguments, cache=tmp_path).output
+    assert ended.output == run_here(*arguments, cache=cache).output
     library = open_package(package).library
     events = [each for each in json.loads(trace.read_text())["traceEvents"] if each["ph"] == "X"]
     runs = [each for each in events if each["tid"] == 1]
@@ -123,9 +127,9 @@ def test_a_profile_has_every_operator_of_every_run(package: Path, tmp_path: Path
     assert f"trace: {trace}" in ended.errors
 
 
-def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:
+def test_ctrl_c_in_a_text_ends_cleanly(package: Path, cache: Path) -> None:
     command = ("run", package, "--prompt", "Ab c", "--max-new-tokens", "60")
-    with started(*command, cache=tmp_path) as process:
+    with started(*command, cache=cache) as process:
         # The prompt is there, so the device is open and the text has begun.
         assert process.stdout.read(1) == "A"
         os.kill(process.pid, signal.SIGINT)
@@ -137,26 +141,26 @@ def test_ctrl_c_in_a_text_ends_cleanly(package: Path, tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_prompt_that_is_no_text_is_refused(package: Path, tmp_path: Path) -> None:
-    ended = run_process("run", package, "--prompt", "a\udcff", cache=tmp_path)
+def test_a_prompt_that_is_no_text_is_refused(package: Path, cache: Path) -> None:
+    ended = run_process("run", package, "--prompt", "a\udcff", cache=cache)
     assert "is half of a surrogate pair" in said(ended)
-    ended = run_here("run", package, "--tokens", "1 x", cache=tmp_path)
+    ended = run_here("run", package, "--tokens", "1 x", cache=cache)
     assert "tokens '1 x': expected whole numbers" in said(ended)
 
 
-def test_a_path_with_a_slip_names_its_neighbour(tmp_path: Path) -> None:
+def test_a_path_with_a_slip_names_its_neighbour(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "my-package").mkdir()
-    line = said(run_here("run", tmp_path / "my-pakage", "--tokens", "1", cache=tmp_path))
+    line = said(run_here("run", tmp_path / "my-pakage", "--tokens", "1", cache=cache))
     assert f"does not exist; did you mean {tmp_path / 'my-package'}?" in line
 
 
-def test_what_is_neither_package_nor_session_is_said(tmp_path: Path) -> None:
-    line = said(run_here("run", tmp_path, "--tokens", "1", cache=tmp_path))
+def test_what_is_neither_package_nor_session_is_said(tmp_path: Path, cache: Path) -> None:
+    line = said(run_here("run", tmp_path, "--tokens", "1", cache=cache))
     assert "is neither a package nor a session" in line
     (tmp_path / "notes.txt").write_text("...")
-    line = said(run_here("run", tmp_path / "notes.txt", "--tokens", "1", cache=tmp_path))
+    line = said(run_here("run", tmp_path / "notes.txt", "--tokens", "1", cache=cache))
     assert "is not a package: expected a zip archive or a folder" in line
 
 
-def test_packaging_what_is_no_session_is_refused(tmp_path: Path) -> None:
-    assert "is not a session" in said(run_here("package", tmp_path, cache=tmp_path))
+def test_packaging_what_is_no_session_is_refused(tmp_path: Path, cache: Path) -> None:
+    assert "is not a session" in said(run_here("package", tmp_path, cache=cache))

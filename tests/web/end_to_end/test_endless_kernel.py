@@ -53,16 +53,6 @@ def spin(session: Session) -> None:
         session.fence()
 
 
-def test_an_endless_kernel_is_named_by_its_deadline_and_the_person_asked(
-    shown: DevicePage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
-    with open_device(f"tracker:{NAME}", kernel_deadline=3.0) as session:
-        spin(session)
-    shown.wait("#log", "KernelTimeoutError")
-    shown.wait("#detail", "close the browser")
-
-
 def test_a_tracker_ends_the_browser_it_started_and_the_next_one_computes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -80,3 +70,14 @@ def test_a_tracker_ends_the_browser_it_started_and_the_next_one_computes(
             session.write(buffer, b"12345678")
             assert bytes(session.read(buffer)) == b"12345678"
     assert b"a kernel holds its GPU; it is restarted" in tracker.errors
+
+
+def test_an_endless_kernel_is_named_by_its_deadline_and_the_person_asked(
+    shown: DevicePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one here: the page's kernel runs on until its browser is closed."""
+    monkeypatch.setenv("TAPML_TRACKER", shown.tracker.address)
+    with open_device(f"tracker:{NAME}", kernel_deadline=3.0) as session:
+        spin(session)
+    shown.wait("#log", "KernelTimeoutError")
+    shown.wait("#detail", "close the browser")
