@@ -138,7 +138,7 @@ def _solved(matrix: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
         right = right.unsqueeze(-1)
     if not left:
         return _solved(matrix.mT, right.mT).mT
-    before = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
+    before = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])  # type: ignore[no-untyped-call]
     wide, given = (each.expand(*before, *each.shape[-2:]) for each in (matrix, right))
     found = _eliminated("solve", wide, given)[0]
     return found.squeeze(-1) if vector else found
@@ -258,7 +258,7 @@ def _exponential(matrix: Tensor) -> Tensor:
     for step in range(_SQUARINGS):
         small = torch.where(size > 2**step, small / 2, small)
     unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype)
-    found: Any = unit + small / _TERMS
+    found: Tensor = unit + small / _TERMS
     for term in range(_TERMS - 1, 0, -1):
         found = unit + small @ found / term
     for step in reversed(range(_SQUARINGS)):

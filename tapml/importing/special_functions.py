@@ -103,7 +103,8 @@ def _polygamma(operand: Tensor, order: int) -> Tensor:
         sine = torch.sin(math.pi * rest)
         above = _zeta(torch.where(operand < 0, 1 - operand, operand), 2)
         return torch.where(operand < 0, (math.pi / sine) ** 2 - above, above)
-    return (-1) ** (order + 1) * math.factorial(order) * _zeta(operand, order + 1)
+    found: Tensor = (-1) ** (order + 1) * math.factorial(order) * _zeta(operand, order + 1)
+    return found
 
 
 def _zeta(operand: Tensor, power: int) -> Tensor:
@@ -124,7 +125,10 @@ def _zeta(operand: Tensor, power: int) -> Tensor:
         for k, b in enumerate(_NUMBERS, 1)
     ]
     tail = inverse(shifted, power - 1) / (power - 1) + inverse(shifted, power) / 2
-    return total + tail + inverse(shifted, power + 1) * _polynomial(terms, inverse(shifted, 2))
+    found: Tensor = (
+        total + tail + inverse(shifted, power + 1) * _polynomial(terms, inverse(shifted, 2))
+    )
+    return found
 
 
 def _complement(operand: Tensor) -> Tensor:
