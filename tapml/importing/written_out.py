@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing import fourier, other_forms, resampling
+from tapml.importing.matrices import matrix_functions
+from tapml.importing.special_functions import special_functions
 from tapml.importing.written_terms import refuse_many
 from tapml.importing.written_windows import windows, with_places
 
@@ -78,7 +80,7 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
     )  # fmt: skip
     given: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
     ours = {operation: decomposition_table[operation] for operation in known} | own
-    ours |= other_forms.own()
+    ours |= other_forms.own() | special_functions() | matrix_functions()
     return given | resampling.kept(given), ours
 
 

@@ -39,7 +39,9 @@ def of_floats(rows: Tensor) -> tuple[Tensor, ...]:
         torch.where(rows > 0, rows.half(), rows), rows.slice_scatter(rows[:2].double(), 0, 0, 4, 2),
         functional.avg_pool2d(rows[None], 3, 2, 1, ceil_mode=True, divisor_override=3),
         functional.pdist(rows), *rows.kthvalue(2, 1), *rows.sum().kthvalue(1),
-        (rows - 5).any(1), torch.exp2(rows),
+        (rows - 5).any(1), torch.exp2(rows), torch.fmod(rows * 5, 0.7), torch.fmod(
+            rows, torch.tensor([math.inf, -0.3] * 3)
+        ),
         functional.group_norm(rows[None], 2),
         functional.multilabel_margin_loss(rows, torch.tensor([[1, 4, -1, 0, 0, 0]] * 4)),
     )  # fmt: skip

@@ -94,7 +94,7 @@ def _generate(source: OperatorSource, target: Target, options: Mapping[str, str]
 def _text(lowered: Lowered) -> str:
     """TVM's text, with the names and the choices that OpenCL C has.
 
-    TVM calls C's function for an angle, and ``select`` of a narrow integer by a wider condition.
+    TVM calls C's functions, and ``select`` of a narrow integer by a wider condition.
     """
 
     def chosen(node: Any) -> Any:
@@ -104,9 +104,13 @@ def _text(lowered: Lowered) -> str:
 
     device = tvm_ffi.structural_map(lowered.device, [(tirx.Select, chosen)])
     text = tvm_text("opencl", "cl")(replace(lowered, device=device))
-    return text.replace("atan2f(", "atan2(")
+    return _OF_C.sub(r"\1(", text)
 
 
+# OpenCL has one name for every width.
+_OF_C: Final = re.compile(
+    r"\b(atan2|tan|sinh|cosh|asin|acos|atan|asinh|acosh|atanh|expm1|log1p|fmod)f\("
+)
 _NARROW: Final = ("int8", "uint8", "int16", "uint16")
 
 

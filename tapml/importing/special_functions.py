@@ -1,0 +1,282 @@
+"""Special functions of PyTorch from elementary ones, for which TVM has no converter.
+
+Gamma functions are Stirling's series behind eight steps of their recurrences. The others are
+polynomials through Chebyshev's places, fitted here in float64. Each is as precise as float32; what
+is narrower is computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tapml_targets.errors import UnsupportedOperatorError
+
+_aten: Final = torch.ops.aten
+_STEPS: Final = 8
+# Of Bernoulli, from the second on: every other one.
+_NUMBERS: Final = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+_HIGHEST_ORDER: Final = 6
+
+
+def special_functions() -> dict[Any, Callable[..., Any]]:
+    """The functions by their operation."""
+    return {
+        _aten.lgamma.default: _widened(_log_gamma),
+        _aten.digamma.default: _widened(_digamma),
+        _aten.polygamma.default: lambda order, x: _widened(_polygamma)(x, order),
+        _aten.erfc.default: _widened(_complement),
+        _aten.special_erfcx.default: _widened(_scaled_complement),
+        _aten.erfinv.default: _widened(_inverse_error),
+        _aten.special_ndtri.default: _widened(_quantile),
+        _aten.i0.default: _widened(lambda x: _bessel(x, 0) * torch.exp(x.abs())),
+        _aten.special_i0e.default: _widened(lambda x: _bessel(x, 0)),
+        _aten.special_i1.default: _widened(lambda x: _bessel(x, 1) * torch.exp(x.abs())),
+        _aten.special_i1e.default: _widened(lambda x: _bessel(x, 1)),
+        _aten.angle.default: _angle,
+    }
+
+
+def _widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Of integers in the default dtype, of what is narrow in float32."""
+
+    def compute(operand: Tensor, *rest: Any) -> Tensor:
+        kind = operand.dtype
+        result = kind if kind.is_floating_point else torch.get_default_dtype()
+        wide = torch.float32 if result.itemsize == 2 else result
+        return function(operand.to(wide), *rest).to(result)
+
+    return compute
+
+
+def _log_gamma(operand: Tensor) -> Tensor:
+    reflected = torch.where(operand < 0.5, 1 - operand, operand)
+    small = reflected < _STEPS
+    shifted = torch.where(small, reflected + _STEPS, reflected)
+    product: Any = reflected
+    for step in range(1, _STEPS):
+        product = product * (reflected + step)
+    square = 1 / (shifted * shifted)
+    terms = [b / (2 * k * (2 * k - 1)) for k, b in enumerate(_NUMBERS, 1)]
+    found = (shifted - 0.5) * (torch.log(shifted) - 1) + (0.5 * math.log(2 * math.pi) - 0.5)
+    found = found + _polynomial(terms, square) / shifted
+    found = found - torch.log(torch.where(small, product, torch.ones_like(product)))
+    sine = torch.sin(math.pi * (operand - torch.round(operand)).abs())
+    below = math.log(math.pi) - torch.log(sine) - found
+    below = torch.where(torch.isinf(operand), operand.abs(), below)
+    return torch.where(operand < 0.5, below, found)
+
+
+def _digamma(operand: Tensor) -> Tensor:
+    reflected = torch.where(operand < 0, 1 - operand, operand)
+    small = reflected < _STEPS
+    shifted = torch.where(small, reflected + _STEPS, reflected)
+    before: Any = 1 / reflected
+    for step in range(1, _STEPS):
+        before = before + 1 / (reflected + step)
+    square = 1 / (shifted * shifted)
+    terms = [b / (2 * k) for k, b in enumerate(_NUMBERS, 1)]
+    found = torch.log(shifted) - 0.5 / shifted - square * _polynomial(terms, square)
+    found = found - torch.where(small, before, torch.zeros_like(before))
+    rest = operand - torch.round(operand)
+    below = found - math.pi / torch.tan(math.pi * rest)
+    whole = torch.full_like(below, math.nan)
+    return torch.where(operand < 0, torch.where(rest == 0, whole, below), found)
+
+
+def _polygamma(operand: Tensor, order: int) -> Tensor:
+    if order == 0:
+        return _digamma(operand)
+    if order > _HIGHEST_ORDER:
+        raise UnsupportedOperatorError(
+            f"polygamma of order {order} is not imported: orders go to {_HIGHEST_ORDER}"
+        )
+    if order == 1:
+        rest = operand - torch.round(operand)
+        sine = torch.sin(math.pi * rest)
+        above = _zeta(torch.where(operand < 0, 1 - operand, operand), 2)
+        return torch.where(operand < 0, (math.pi / sine) ** 2 - above, above)
+    found: Tensor = (-1) ** (order + 1) * math.factorial(order) * _zeta(operand, order + 1)
+    return found
+
+
+def _zeta(operand: Tensor, power: int) -> Tensor:
+    """Hurwitz's, by Euler and Maclaurin's sum; of arguments above -8."""
+
+    def inverse(shifted: Tensor, exponent: int) -> Tensor:
+        reciprocal = found = 1 / shifted
+        for _ in range(exponent - 1):
+            found = found * reciprocal
+        return found
+
+    total: Any = inverse(operand, power)
+    for step in range(1, _STEPS):
+        total = total + inverse(operand + step, power)
+    shifted = operand + _STEPS
+    terms = [
+        b * math.prod(range(power, power + 2 * k - 1)) / math.factorial(2 * k)
+        for k, b in enumerate(_NUMBERS, 1)
+    ]
+    tail = inverse(shifted, power - 1) / (power - 1) + inverse(shifted, power) / 2
+    found: Tensor = (
+        total + tail + inverse(shifted, power + 1) * _polynomial(terms, inverse(shifted, 2))
+    )
+    return found
+
+
+def _complement(operand: Tensor) -> Tensor:
+    """``1 - erf(x)``, with its digits where it is small."""
+    behind = _scaled(operand.abs()) * torch.exp(-operand * operand)
+    behind = torch.where(operand < 0, 2 - behind, behind)
+    return torch.where(operand.abs() < 0.5, 1 - torch.erf(operand), behind)
+
+
+def _scaled_complement(operand: Tensor) -> Tensor:
+    ahead = _scaled(operand.abs())
+    return torch.where(operand < 0, 2 * torch.exp(operand * operand) - ahead, ahead)
+
+
+def _scaled(size: Tensor) -> Tensor:
+    """``exp(x * x) * erfc(x)`` of what is not negative."""
+    # From -1 at 0 to 1 at infinity.
+    place = 1 - 2 * _MIDDLE / (size + _MIDDLE)
+    return _polynomial(_scaled_series(), place) / (1 + 2 * size)
+
+
+_MIDDLE: Final = 3.0
+
+
+@cache
+def _scaled_series() -> list[float]:
+    def value(place: float) -> float:
+        x = _MIDDLE * (1 + place) / (1 - place)
+        if x < 5:
+            return (1 + 2 * x) * math.exp(x * x) * math.erfc(x)
+        # Laplace's continued fraction.
+        rest = x
+        for step in range(60, 0, -1):
+            rest = x + step / 2 / rest
+        return (1 + 2 * x) / (rest * math.sqrt(math.pi))
+
+    return _fitted(value, 22)
+
+
+def _inverse_error(operand: Tensor) -> Tensor:
+    return _from_tail((1 - operand) * (1 + operand), operand)
+
+
+def _quantile(share: Tensor) -> Tensor:
+    """The quantile of a normal distribution."""
+    return math.sqrt(2) * _from_tail(4 * share * (1 - share), 2 * share - 1)
+
+
+def _from_tail(rest: Tensor, operand: Tensor) -> Tensor:
+    """``erfinv(x)`` from ``1 - x * x``, which has more digits where x is almost one."""
+    w = -torch.log(rest)
+    root = torch.sqrt(torch.where(w < _NEAR, torch.full_like(w, _NEAR), w))
+    near = operand * _polynomial(_near_series(), w * (2 / _NEAR) - 1)
+    start = math.sqrt(_NEAR)
+    far = _polynomial(_far_series(), (root - start) * (2 / (_FARTHEST - start)) - 1)
+    far = torch.where(torch.isinf(w), w, far)
+    return torch.where(w < _NEAR, near, torch.where(operand < 0, -far, far))
+
+
+_NEAR: Final = 5.0
+_FARTHEST: Final = 11.0
+
+
+def _inverse_of_tail(w: float) -> float:
+    """``erfinv`` of the positive x whose ``-log(1 - x * x)`` is `w`."""
+    tail = -math.expm1(0.5 * math.log1p(-math.exp(-w))) if w < 30 else math.exp(-w) / 2
+    return -NormalDist().inv_cdf(tail / 2) / math.sqrt(2)
+
+
+@cache
+def _near_series() -> list[float]:
+    def value(place: float) -> float:
+        w = (place + 1) * _NEAR / 2
+        return _inverse_of_tail(w) / math.sqrt(-math.expm1(-w))
+
+    return _fitted(value, 14)
+
+
+@cache
+def _far_series() -> list[float]:
+    start = math.sqrt(_NEAR)
+
+    def value(place: float) -> float:
+        return _inverse_of_tail((start + (place + 1) * (_FARTHEST - start) / 2) ** 2)
+
+    return _fitted(value, 14)
+
+
+def _bessel(operand: Tensor, order: int) -> Tensor:
+    """``exp(-abs(x))`` times the modified Bessel function of the first kind."""
+    size = operand.abs()
+    inner = _polynomial(_bessel_inside(order), size / 4 - 1)
+    outer = torch.where(size < _STEPS, torch.full_like(size, _STEPS), size)
+    far = _polynomial(_bessel_outside(order), 16 / outer - 1) / torch.sqrt(outer)
+    if order:
+        inner = inner * size
+    found = torch.where(size > _STEPS, far, inner)
+    return torch.where(operand < 0, -found, found) if order else found
+
+
+@cache
+def _bessel_inside(order: int) -> list[float]:
+    def value(place: float) -> float:
+        x = 4 * (place + 1)
+        return _bessel_number(x, order) / (x if order else 1)
+
+    return _fitted(value, 26)
+
+
+@cache
+def _bessel_outside(order: int) -> list[float]:
+    def value(place: float) -> float:
+        x = 16 / (place + 1)
+        return _bessel_number(x, order) * math.sqrt(x)
+
+    return _fitted(value, 20)
+
+
+def _bessel_number(x: float, order: int) -> float:
+    if x < 60:
+        term = total = (x / 2) ** order
+        for k in range(1, 200):
+            term *= (x / 2) ** 2 / (k * (k + order))
+            total += term
+        return math.exp(-x) * total
+    term = total = 1.0
+    for k in range(1, 16):
+        term *= -(4 * order**2 - (2 * k - 1) ** 2) / (8 * k * x)
+        total += term
+    return total / math.sqrt(2 * math.pi * x)
+
+
+def _angle(operand: Tensor) -> Any:
+    if operand.dtype.is_complex:
+        return NotImplemented
+    wide = operand if operand.dtype.is_floating_point else operand.to(torch.get_default_dtype())
+    found = torch.where(wide < 0, torch.full_like(wide, math.pi), torch.zeros_like(wide))
+    return torch.where(torch.isnan(wide), wide, found)
+
+
+def _fitted(value: Callable[[float], float], degree: int) -> list[float]:
+    """Coefficients of the polynomial that meets a function at Chebyshev's places in (-1, 1)."""
+    fit = np.polynomial.Chebyshev.interpolate(np.vectorize(value), degree)
+    return [float(each) for each in fit.convert(kind=np.polynomial.Polynomial).coef]
+
+
+def _polynomial(coefficients: list[float], operand: Tensor) -> Tensor:
+    found = torch.full_like(operand, coefficients[-1])
+    for each in reversed(coefficients[:-1]):
+        found = found * operand + each
+    return found

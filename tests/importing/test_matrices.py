@@ -1,0 +1,87 @@
+"""Linear algebra is written out in steps of a column, which the importer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tapml.importing.exporting import EntryDescription, export_entry
+from tapml.importing.importer import import_module
+from tapml.importing.matrices import matrix_functions
+from tapml_targets.errors import UnsupportedOperatorError
+from tests.importing.modules import Apply, root_module
+
+_linalg, _aten = torch.linalg, torch.ops.aten
+
+
+def test_a_plan_gives_what_the_module_gives() -> None:
+    torch.manual_seed(2)
+    matrices = torch.randn(3, 2, 2)
+    imported = import_module(Apply(lambda each: _linalg.solve(each, each[0])), (matrices,))
+
+    report = root_module(imported, [matrices.numpy()])
+
+    assert all(each.ratio <= 1 for each in report.compared)
+
+
+def functions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's function by the operation that ours is written for."""
+    return {
+        _aten.linalg_solve.default: _linalg.solve,
+        _aten._linalg_det.default: lambda each: [_linalg.det(each)],
+        _aten._linalg_slogdet.default: lambda each: list(_linalg.slogdet(each)),
+        _aten.linalg_cholesky.default: _linalg.cholesky,
+        _aten.cholesky_solve.default: torch.cholesky_solve,
+        _aten.cholesky_inverse.default: torch.cholesky_inverse,
+        _aten.linalg_solve_triangular.default: _linalg.solve_triangular,
+        _aten.linalg_qr.default: _linalg.qr,
+        _aten.linalg_matrix_exp.default: _linalg.matrix_exp,
+    }
+
+
+def test_each_function_has_the_values_of_pytorch() -> None:
+    torch.manual_seed(1)
+    matrices = torch.randn(3, 5, 5).double()
+    right = torch.randn(3, 5, 2).double()
+    definite = matrices @ matrices.mT + torch.eye(5)
+    ones = torch.ones(2, 2).double()
+    upper, lower = {"upper": True}, {"upper": False}
+    from_right = {"upper": True, "left": False, "unitriangular": True}
+    for operation, operands, options in (
+        (_aten.linalg_solve, (matrices, right[..., 0]), {}),
+        (_aten.linalg_solve, (matrices, right.mT), {"left": False}),
+        (_aten._linalg_det, (torch.stack([ones, -ones.triu()]),), {}),
+        (_aten._linalg_slogdet, (matrices,), {}),
+        (_aten.linalg_cholesky, (definite,), upper),
+        (_aten.cholesky_solve, (right, definite.tril()), {}),
+        (_aten.cholesky_inverse, (definite.triu(),), upper),
+        (_aten.linalg_solve_triangular, (definite.triu(), right), upper),
+        (_aten.linalg_solve_triangular, (definite.tril(), right), lower),
+        (_aten.linalg_solve_triangular, (matrices.triu(), right.mT), from_right),
+        (_aten.linalg_qr, (right,), {"mode": "complete"}),
+        (_aten.linalg_qr, (right.mT,), {"mode": "r"}),
+        (_aten.linalg_matrix_exp, (matrices * 3,), {}),
+        (_aten.linalg_matrix_exp, (matrices * 0.01,), {}),
+    ):
+        found = matrix_functions()[operation.default](*operands, **options)
+        wanted = functions()[operation.default](*operands, **options)
+        pairs = (
+            [(found, wanted)] if isinstance(wanted, Tensor) else zip(found, wanted, strict=False)
+        )
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((40, 40), "det is imported of matrices of fixed extents up to 32, this one has 40")],
+)
+def test_what_is_too_large_is_refused_by_its_extent(shape: tuple[int, ...], words: str) -> None:
+    described = EntryDescription("large", Apply(_linalg.det), (torch.zeros(shape),), ("x",))
+
+    with pytest.raises(UnsupportedOperatorError, match=words):
+        export_entry(described)

@@ -1,0 +1,54 @@
+"""Special functions have PyTorch's values, at their poles and in their tails, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tapml.importing.special_functions import special_functions
+from tapml_targets.errors import UnsupportedOperatorError
+
+_aten = torch.ops.aten
+ODD = [0.0, -0.0, math.inf, -math.inf, math.nan, -1.0, -2.0, 1.0, 2.0, -0.5]
+EVERYWHERE = torch.cat([torch.linspace(-7.3, 30, 1500), torch.tensor(ODD)])
+SHARES = torch.cat([torch.linspace(0, 1, 500), torch.logspace(-37, -1, 100)])
+
+
+def cases() -> list[tuple[Callable[..., Tensor], tuple[int, ...], Tensor]]:
+    """Operations, their orders, and what they are of."""
+    return [
+        (_aten.lgamma.default, (), EVERYWHERE),
+        (_aten.digamma.default, (), EVERYWHERE),
+        (_aten.polygamma.default, (1,), EVERYWHERE.abs()),
+        (_aten.polygamma.default, (3,), EVERYWHERE.abs()[:-10]),
+        (_aten.erfc.default, (), EVERYWHERE.clamp(-9, 9)),
+        (_aten.special_erfcx.default, (), EVERYWHERE.clamp(-5)),
+        (_aten.erfinv.default, (), torch.cat([2 * SHARES - 1, torch.tensor([-2.0, math.nan])])),
+        (_aten.special_ndtri.default, (), SHARES),
+        (_aten.i0.default, (), EVERYWHERE),
+        (_aten.special_i0e.default, (), EVERYWHERE),
+        (_aten.special_i1.default, (), EVERYWHERE),
+        (_aten.special_i1e.default, (), EVERYWHERE),
+        (_aten.angle.default, (), EVERYWHERE),
+    ]
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: str(case[0]))
+def test_the_values_are_those_of_pytorch(
+    case: tuple[Callable[..., Tensor], tuple[int, ...], Tensor],
+) -> None:
+    operation, arguments, operands = case
+    found = special_functions()[operation](*arguments, operands)
+
+    wanted = operation(*arguments, operands.double())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted.float(), rtol=3e-6, atol=3e-6, equal_nan=True)
+
+
+def test_a_high_order_is_refused_by_its_number() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="order 9 is not imported: orders go to 6"):
+        special_functions()[_aten.polygamma.default](9, EVERYWHERE)
