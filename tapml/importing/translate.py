@@ -23,6 +23,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from tapml.importing import index_put, packed_weights, promotion, reductions, shifts
 from tapml.importing.exporting import ExportedEntry
+from tapml.importing.never_negative import is_never_negative
 from tapml.importing.tir_patterns import OPAQUE
 from tapml.own_operators import own_operators
 from tapml.own_operators.own_operator import OwnOperator
@@ -332,7 +333,9 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             operand, indices = self.env[node.args[0]], cast("Sequence[object]", node.args[1])
             kept = {each: self.env[each] for each in indices if isinstance(each, fx.Node)}
             for axis, each in enumerate(indices):
-                if isinstance(each, fx.Node) and "int" in str(kept[each].ty.dtype):
+                if not isinstance(each, fx.Node) or is_never_negative(each):
+                    continue
+                if "int" in str(kept[each].ty.dtype):
                     self.env[each] = self._from_start(kept[each], operand.ty.shape[axis])
             try:
                 axes = [axis for axis, each in enumerate(indices) if each is not None]

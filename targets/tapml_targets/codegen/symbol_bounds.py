@@ -127,8 +127,11 @@ def bounds_of(parameters: Iterable[Parameter], max_binding_bytes: int) -> Symbol
 def launch_ranges(program: OperatorProgram, max_binding_bytes: int) -> Mapping[str, LaunchRange]:
     """What each kernel's scalars and grids can be, by kernel."""
     bounds = bounds_of(program.parameters, max_binding_bytes)
-    # An integer beside the tensors is passed as 32 bits or refused by the driver.
-    bounds.known.update(dict.fromkeys(program.symbols, INT32))
+    # An integer beside the tensors is passed as 32 bits or refused by the driver. One that a shape
+    # multiplies, as n in (2 * n, m), is bounded by what is bound.
+    bounded = {symbol for names in bounds.products for symbol in names}
+    alone = [symbol for symbol in program.symbols if symbol not in bounded]
+    bounds.known.update(dict.fromkeys(alone, INT32))
     if SEGMENT_START in bounds.known:
         # A row of a tensor that lies in one buffer, with room for a segment behind it.
         bounds.known[SEGMENT_START] = (0, MOST_BYTES // 2)

@@ -36,7 +36,7 @@ def read(written: Written, shape: tuple[int, int] = (ROWS, COLUMNS)) -> PackedWe
 def test_a_layer_unpacks_to_the_bits_of_the_formats_own_unpacking(kind: str) -> None:
     written = WRITTEN[kind]()
     weight = read(written)
-    assert weight.bits == 4
+    assert weight.bits == (8 if "8 bits" in kind else 4)
     assert torch.equal(weight.unpacked(), torch.from_numpy(written.matrix))
 
 
@@ -61,8 +61,15 @@ def test_groups_that_the_configuration_does_not_have_are_refused() -> None:
     wrong.config["config_groups"]["group_0"]["weights"]["group_size"] = 24
     with pytest.raises(InputError, match="has 4 groups for 64 columns: expected groups of 24"):
         read(wrong)
-    with pytest.raises(InputError, match=r"layers\.0\.up has bits = '8'"):
-        read(gptq(dynamic={"layers": {"bits": 8}}))
+    with pytest.raises(InputError, match=r"layers\.0\.up has bits = '3'"):
+        read(gptq(dynamic={"layers": {"bits": 3}}))
+
+
+def test_the_words_of_a_layer_choose_among_the_bits_of_a_folder() -> None:
+    written = compressed_tensors(bits=8)
+    groups = written.config["config_groups"]
+    groups["group_1"] = {"weights": {**groups["group_0"]["weights"], "num_bits": 4}}
+    assert torch.equal(read(written).unpacked(), torch.from_numpy(written.matrix))
 
 
 def test_the_targets_of_a_group_choose_its_size() -> None:

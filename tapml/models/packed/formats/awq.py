@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
+from tapml.models.packed.formats.format import PER_WORD, Format, Layer, codes_of, require
 from tapml.models.packed.weight import PackedWeight, pack
 
 # The place in its word of each of eight neighbours.
@@ -28,9 +28,9 @@ def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
     size = layer.group_size()
     groups, words = layer.groups(size), rows // PER_WORD
-    codes = nibbles(layer.tensor("qweight", columns, words, dtype=torch.int32), 1, _PLACES).T
+    codes = codes_of(layer.tensor("qweight", columns, words, dtype=torch.int32), 1, order=_PLACES).T
     scales = layer.tensor("scales", groups, rows).to(torch.float32).T
-    zeros = nibbles(layer.tensor("qzeros", groups, words, dtype=torch.int32), 1, _PLACES).T
+    zeros = codes_of(layer.tensor("qzeros", groups, words, dtype=torch.int32), 1, order=_PLACES).T
     scales, zeros = layer.even(scales, size), layer.even(zeros.to(torch.float32), size)
     return pack(codes, 4, scales=scales, zeros=zeros, name=layer.path)
 

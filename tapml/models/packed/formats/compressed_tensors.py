@@ -1,8 +1,9 @@
-"""Packed integers of four bits as the library compressed-tensors writes them.
+"""Packed integers of four or eight bits as the library compressed-tensors writes them.
 
-``weight_packed`` int32 ``[N, K/8]`` has the first code in the lowest bits, ``weight_scale`` is
-``[N, K/G]`` and ``weight_shape`` holds N and K. Codes are integers from -8 to 7 with 8 added, and a
-weight is ``scale * (code - 8 - zero)``. ``weight_zero_point``, of an asymmetric scheme, is packed
+``weight_packed`` int32 ``[N, K/8]`` (of eight bits ``[N, K/4]``) has the first code in the lowest
+bits, ``weight_scale`` is ``[N, K/G]`` and ``weight_shape`` holds N and K. Codes are signed integers
+with the middle added, 8 or 128, and a weight is ``scale * (code - middle - zero)``.
+``weight_zero_point``, of an asymmetric scheme, is packed
 along N. Source: compressed-tensors, ``compressors/quantized_compressors/pack_quantized.py``.
 """
 
@@ -13,12 +14,12 @@ from typing import Any, Final
 
 import torch
 
-from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
+from tapml.models.packed.formats.format import CODE_BITS, Format, Layer, codes_of, require
+from tapml.models.packed.operation import WORD_BITS
 from tapml.models.packed.path_pattern import check_pattern, matches
 from tapml.models.packed.weight import PackedWeight, pack
 from tapml_targets.errors import InputError
 
-_MIDDLE: Final = 8
 _PATTERN: Final = "re:"
 
 
@@ -31,10 +32,12 @@ def _check(config: Mapping[str, Any], where: str) -> None:
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(weights, dict):
             raise InputError(f"{where} has the group {str(name)[:40]!r} without weights")
-        require(weights, where, "num_bits", 4)
+        require(weights, where, "num_bits", *CODE_BITS)
         require(weights, where, "type", "int")
         if group.get("input_activations"):
-            raise InputError(f"{where} quantizes activations, too: expected weights alone (W4A16)")
+            raise InputError(
+                f"{where} quantizes activations, too: expected weights alone (W4A16, W8A16)"
+            )
         targets = group.get("targets", [])
         if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
             raise InputError(
@@ -48,11 +51,13 @@ def _check(config: Mapping[str, Any], where: str) -> None:
 
 def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
-    words = layer.tensor("weight_packed", rows, -(-columns // PER_WORD), dtype=torch.int32)
+    bits = _bits(layer)
+    per_word, middle = WORD_BITS // bits, 1 << bits - 1
+    words = layer.tensor("weight_packed", rows, -(-columns // per_word), dtype=torch.int32)
     given = layer.tensors.get("weight_scale")
     groups = int(given.shape[1]) if given is not None and given.dim() > 1 else 1
     scales = layer.tensor("weight_scale", rows, groups)
-    size = _group_size(layer, groups)
+    size = _group_size(layer, groups, bits)
     if "weight_shape" in layer.tensors:
         stored = tuple(int(each) for each in layer.tensors["weight_shape"].tolist())
         if stored != layer.shape:
@@ -62,18 +67,26 @@ def _read(layer: Layer) -> PackedWeight:
             )
     zeros = None
     if "weight_zero_point" in layer.tensors:
-        packed = layer.tensor("weight_zero_point", -(-rows // PER_WORD), groups, dtype=torch.int32)
-        zeros = (nibbles(packed, 0)[:rows] - _MIDDLE).to(torch.float32)
+        packed = layer.tensor("weight_zero_point", -(-rows // per_word), groups, dtype=torch.int32)
+        zeros = (codes_of(packed, 0, bits)[:rows] - middle).to(torch.float32)
         zeros = layer.even(zeros, size)
-    codes = nibbles(words, 1)[:, :columns]
+    codes = codes_of(words, 1, bits)[:, :columns]
     order = layer.order("weight_g_idx", size)
     if order is not None:
         codes = codes[:, order]
     scales = layer.even(scales, size)
-    return pack(codes, 4, _MIDDLE, scales=scales, zeros=zeros, order=order, name=layer.path)
+    return pack(codes, bits, middle, scales=scales, zeros=zeros, order=order, name=layer.path)
 
 
-def _group_size(layer: Layer, groups: int) -> int:
+def _bits(layer: Layer) -> int:
+    """The bits, of the configuration's groups that have this layer, that its words show."""
+    given = sorted({int(each["weights"]["num_bits"]) for each in _groups_of(layer)})
+    words = layer.tensors["weight_packed"].shape[-1:]
+    fitting = (bits for bits in given if words == (-(-layer.shape[1] * bits // WORD_BITS),))
+    return next(fitting, given[0])
+
+
+def _group_size(layer: Layer, groups: int, bits: int) -> int:
     """The size, of the configuration's group that has this layer, that gives so many groups.
 
     Raises
@@ -81,7 +94,8 @@ def _group_size(layer: Layer, groups: int) -> int:
     InputError
         If none does, or two do.
     """
-    given = [each["weights"].get("group_size") for each in _groups_of(layer)]
+    named = [each["weights"] for each in _groups_of(layer)]
+    given = [each.get("group_size") for each in named if each["num_bits"] == bits]
     sizes = sorted(
         {layer.group_size({"group_size": -1 if each is None else each}) for each in given}
     )

@@ -10,11 +10,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from tapml.models.packed.operation import WORD_BITS
 from tapml.models.packed.weight import PackedWeight
 from tapml_targets.errors import InputError
 
 PER_WORD: Final = 8
 """Codes of four bits in a word of 32."""
+CODE_BITS: Final = (4, 8)
+"""Bits of a code that are read where words hold whole codes."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,11 @@ def require(config: Mapping[str, Any], where: str, name: str, *allowed: Any) -> 
     return value
 
 
-def nibbles(words: Tensor, axis: int, order: tuple[int, ...] = tuple(range(PER_WORD))) -> Tensor:
-    """The eight codes of each 32-bit word, int32, along an axis; `order` is their position."""
-    shifts = torch.tensor([4 * place for place in order], dtype=torch.int32)
-    moved = words.movedim(axis, -1).unsqueeze(-1) >> shifts & 15
+def codes_of(
+    words: Tensor, axis: int, bits: int = 4, order: tuple[int, ...] | None = None
+) -> Tensor:
+    """The codes of each 32-bit word, int32, along an axis; `order` is their position."""
+    places = range(WORD_BITS // bits) if order is None else order
+    shifts = torch.tensor([bits * place for place in places], dtype=torch.int32)
+    moved = words.movedim(axis, -1).unsqueeze(-1) >> shifts & (1 << bits) - 1
     return moved.flatten(-2).movedim(-1, axis)

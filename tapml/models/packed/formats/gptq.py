@@ -1,9 +1,9 @@
-"""GPTQ of four bits: version 1 and 2, symmetric or not, with columns in any order (``desc_act``).
+"""GPTQ of four or eight bits; version 1 and 2, symmetric or not, in any order (``desc_act``).
 
-``qweight`` int32 ``[K/8, N]`` has the codes of eight rows of the transposed matrix in a word;
-``qzeros`` int32 ``[groups, N/8]``, ``scales`` ``[groups, N]`` and ``g_idx`` ``[K]``, the group of
-each column. A weight is ``scale * (code - zero)``, where version 1 stores ``zero - 1``. Source:
-AutoGPTQ, ``qlinear_cuda_old.py``; GPTQModel for version 2.
+``qweight`` int32 ``[K/P, N]`` has the codes of P rows of the transposed matrix in a word, eight of
+four bits or four of eight; ``qzeros`` int32 ``[groups, N/P]``, ``scales`` ``[groups, N]`` and
+``g_idx`` ``[K]``, the group of each column. A weight is ``scale * (code - zero)``, where version 1
+stores ``zero - 1``. Source: AutoGPTQ, ``qlinear_cuda_old.py``; GPTQModel for version 2.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import torch
 
-from tapml.models.packed.formats.format import PER_WORD, Format, Layer, nibbles, require
+from tapml.models.packed.formats.format import CODE_BITS, Format, Layer, codes_of, require
+from tapml.models.packed.operation import WORD_BITS
 from tapml.models.packed.path_pattern import check_pattern, matches
 from tapml.models.packed.weight import PackedWeight, pack
 from tapml_targets.errors import InputError
@@ -23,7 +24,7 @@ _FLOATS: Final = "-:"
 
 
 def _check(config: Mapping[str, Any], where: str) -> None:
-    require(config, where, "bits", 4)
+    require(config, where, "bits", *CODE_BITS)
     require(config, where, "checkpoint_format", None, "gptq", "gptq_v2")
     dynamic = config.get("dynamic") or {}
     if not isinstance(dynamic, dict):
@@ -46,20 +47,21 @@ def _read(layer: Layer) -> PackedWeight:
     rows, columns = layer.shape
     settings = _settings(layer)
     size = layer.group_size(settings)
-    groups = layer.groups(size)
-    words = layer.tensor("qweight", columns // PER_WORD, rows, dtype=torch.int32)
-    packed_zeros = layer.tensor("qzeros", groups, rows // PER_WORD, dtype=torch.int32)
+    bits = int(settings["bits"])
+    groups, per_word = layer.groups(size), WORD_BITS // bits
+    words = layer.tensor("qweight", columns // per_word, rows, dtype=torch.int32)
+    packed_zeros = layer.tensor("qzeros", groups, rows // per_word, dtype=torch.int32)
     scales = layer.tensor("scales", groups, rows).to(torch.float32).T
-    codes = nibbles(words, 0).T
-    zeros = nibbles(packed_zeros, 1).T
+    codes = codes_of(words, 0, bits).T
+    zeros = codes_of(packed_zeros, 1, bits).T
     if layer.config.get("checkpoint_format") != "gptq_v2":
-        # A zero of 0 is stored as 15.
-        zeros = zeros + 1 & 15
+        # A zero of 0 is stored as the largest code.
+        zeros = zeros + 1 & (1 << bits) - 1
     order = layer.order("g_idx", size)
     if order is not None:
         codes = codes[:, order]
     scales, zeros = layer.even(scales, size), layer.even(zeros.to(torch.float32), size)
-    return pack(codes, 4, scales=scales, zeros=zeros, order=order, name=layer.path)
+    return pack(codes, bits, scales=scales, zeros=zeros, order=order, name=layer.path)
 
 
 def _settings(layer: Layer) -> Mapping[str, Any]:
@@ -70,7 +72,7 @@ def _settings(layer: Layer) -> Mapping[str, Any]:
     for key, changes in (layer.config.get("dynamic") or {}).items():
         if not key.startswith(_FLOATS) and matches(key.removeprefix("+:"), layer.path):
             settings = {**layer.config, **changes}
-            require(settings, layer.path, "bits", 4)
+            require(settings, layer.path, "bits", *CODE_BITS)
             return settings
     return layer.config
 
