@@ -106,7 +106,7 @@ class BackendProcess:
         return dict(self._call("run", dict(inputs))["outputs"])
 
     def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
-        """Every node's outputs, of two runs."""
+        """Every node's outputs, and those of a second run that are other values."""
         self.load()
         return tuple(dict(each) for each in self._call("hidden", dict(inputs))["runs"])
 
