@@ -383,8 +383,8 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         )
     console.print(table)
     if comparison.unread:
-        names = ", ".join(comparison.unread)
-        console.print(Text(f"not read, as no input is named so (labels are y): {names}"))
+        unread = ", ".join(comparison.unread)
+        console.print(Text(f"not read, as no input is named so (labels are y): {unread}"))
     for pair in comparison.pairs:
         if pair.status != "agree" or not pair.reason.endswith("of the output's scale"):
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
