@@ -2,13 +2,14 @@
 
     python3 scripts/compare_causes.py FOLDER                      FOLDER is that of
                                                                   compare_model_set.py
-    python3 scripts/compare_causes.py FOLDER --only 'lenet*'      some of the models
+    python3 scripts/compare_causes.py FOLDER --only 'lenet*'      some of the models, --minutes 5
     python3 scripts/compare_causes.py FOLDER --table              the table of what is there, into
                                                                   docs/compare.md
 
 Two healthy backends and a faulty one run each model: are the faulty pairs detected, by which tier,
 and is the first node the culprit? The patches themselves write down where they changed a value.
-What was studied is kept in FOLDER/causes; `tapml compare --calibrate FOLDER/causes` reads it. Exit
+What was studied is kept in FOLDER/causes; `tapml compare --calibrate FOLDER/causes` reads it. A
+model's causes are kept one by one, so that a run that was interrupted goes on where it was. Exit
 code 1: a fault was missed, or laid at another node.
 """
 
@@ -17,11 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,27 +76,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Plant the causes that CRADLE found.")
     parser.add_argument("folder", type=Path, help="models and data")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="models to match")
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, metavar="M", help="begin no cause after that"
+    )
     parser.add_argument("--table", action="store_true", help="only write docs/compare.md")
     options = parser.parse_args(arguments)
     os.nice(max(0, 10 - os.nice(0)))
     results = options.folder / "causes"
     results.mkdir(exist_ok=True)
     if not options.table:
-        with Pool(JOBS) as pool:
-            models = [each for each in options.folder.iterdir() if each.suffix in HEALTHY]
-            for model in sorted(models, key=lambda each: each.stat().st_size):
-                file = results / f"{model.stem}.json"
-                if file.exists() or "." in model.stem or not fnmatchcase(model.stem, options.only):
-                    continue
-                try:
-                    found = study(model, read_data(model.with_suffix(".npz")), pool, results)
-                except LeftOutError as error:
-                    print(f"{model.stem}: left out, as {error}", flush=True)
-                    continue
-                write_json(file, to_strict(found))
-                planted = [each for each in found["pairs"] if each["cause"]]
-                print(f"{model.stem}: {len(planted)} faulty pairs, {len(misses([found]))} missed",
-                      flush=True)  # fmt: skip
+        _study_all(options.folder, results, options.only, time.monotonic() + 60 * options.minutes)
     studied = [json.loads(each.read_text("utf-8")) for each in sorted(results.glob("*.json"))]
     if options.table:
         write_table(ROOT / "docs" / "compare.md", studied)
@@ -101,84 +94,156 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if misses(studied) else 0
 
 
+def _study_all(folder: Path, results: Path, only: str, until: float) -> None:
+    """Study the models that match and are not studied yet, the smallest first."""
+    with Pool(JOBS) as pool:
+        models = [each for each in folder.iterdir() if each.suffix in HEALTHY]
+        for model in sorted(models, key=lambda each: each.stat().st_size):
+            file = results / f"{model.stem}.json"
+            if file.exists() or "." in model.stem or not fnmatchcase(model.stem, only):
+                continue
+            parts = results / "parts" / model.stem
+            try:
+                found = study(model, read_data(model.with_suffix(".npz")), pool, parts, until=until)
+            except LeftOutError as error:
+                print(f"{model.stem}: left out, as {error}", flush=True)
+                continue
+            if found is None:
+                return
+            write_json(file, found)
+            shutil.rmtree(parts)
+            planted = [each for each in found["pairs"] if each["cause"]]
+            print(f"{model.stem}: {len(planted)} faulty pairs, {len(misses([found]))} missed",
+                  flush=True)  # fmt: skip
+
+
 def study(
-    model: Path, data: Data, pool: Pool, scratch: Path, causes: tuple[Cause, ...] = CAUSES
-) -> dict[str, Any]:
+    model: Path, data: Data, pool: Pool, parts: Path, causes: tuple[Cause, ...] = CAUSES,
+    until: float = inf,
+) -> dict[str, Any] | None:  # fmt: skip
     """One model with every cause that can act on it.
+
+    Parameters
+    ----------
+    parts
+        A folder that keeps each cause's pairs, and has those of an earlier run.
+    until
+        Begin no cause after that time of `time.monotonic`.
 
     Returns
     -------
     A comparison as plain data; its pairs have besides ``cause`` (empty for the healthy pair),
     ``truth``, ``acted``, the nodes where the patch changed a value, in order, and ``ended``, the
-    last of them in a run that failed.
+    last of them in a run that failed. None if the time was over before the last cause.
 
     Raises
     ------
     LeftOutError
         If backends part without a fault, or do not run the model.
     """
+    parts.mkdir(parents=True, exist_ok=True)
     of_onnx = model.suffix == ".onnx"
     processes: dict[str, BackendProcess] = {}
     outputs: dict[str, dict[str, Array]] = {}
     failures: dict[str, Failure] = {}
-    pairs: list[dict[str, Any]] = []
-    acted = scratch / "acted.txt"
+    started = time.monotonic()
     try:
-        inputs = _run_healthy(model, data, pool, processes, outputs)
-        one, other = processes
-        healthy = (one, other)
+        whole = parts / "healthy.json"
+        if whole.exists() and "left out" in (kept := json.loads(whole.read_text("utf-8"))):
+            raise LeftOutError(kept["left out"])
+        try:
+            inputs = _run_healthy(model, data, pool, processes, outputs, known=whole.exists())
+        except LeftOutError as error:
+            write_json(whole, {"left out": str(error)})
+            raise
         localizer = Localizer(processes, inputs, data, failures)
-        pairs.append(
-            _pair(healthy, outputs, data, localizer) | {"cause": "", "truth": False, "acted": []}
-        )
-        kinds = {each.kind for each in processes[healthy[0]].nodes}
-        for cause in causes:
-            if kinds.isdisjoint(cause.onnx if of_onnx else cause.kinds):
-                continue
-            acted.unlink(missing_ok=True)
-            everywhere = cause.everywhere and not of_onnx
-            packages = [on_numpy, on_torch] if everywhere else [on_onnx if of_onnx else on_numpy]
-            faulty = [_faulty(each, cause, acted, model, pool) for each in packages]
-            for process in faulty:
-                name = process.backend.text
-                processes[name] = process
-                try:
-                    outputs[name] = process.run(inputs)
-                except BackendFailedError as error:
-                    failures[name] = error.failure
-            names = [each.backend.text for each in faulty]
-            # Before nodes are run alone, which acts as well.
-            ended = [] if failures.keys().isdisjoint(names) else _nodes_in(acted)[-1:]
-            against = (
-                [(names[0], names[1])] if everywhere else [(each, names[0]) for each in healthy]
+        if not whole.exists():
+            one, other = processes
+            pair = _pair((one, other), outputs, data, localizer)
+            backends = tuple(
+                BackendResult(name, each.backend.description.title, each.versions, each.seconds)
+                for name, each in processes.items()
             )
-            found = [_pair(each, outputs, data, localizer) for each in against]
-            nodes = set(_nodes_in(acted))
-            acted.unlink(missing_ok=True)
-            order = [each.name for each in processes[healthy[0]].nodes if each.name in nodes]
-            if order:
-                pairs += [
-                    each | {"cause": cause.name, "truth": True, "acted": order, "ended": ended}
-                    for each in found
-                ]
-            for process in faulty:
-                process.close()
-                del processes[process.backend.text]
-                outputs.pop(process.backend.text, None)
-        backends = tuple(
-            BackendResult(name, each.backend.description.title, each.versions, each.seconds)
-            for name, each in processes.items()
-        )
+            document = Comparison(model.stem, len(data), "labels", backends, ()).to_json()
+            document["pairs"] = [pair | {"cause": "", "truth": False, "acted": []}]
+            write_json(whole, to_strict(document))
+        kinds = {each.kind for each in next(iter(processes.values())).nodes}
+        acting = [each for each in causes
+                  if not kinds.isdisjoint(each.onnx if of_onnx else each.kinds)]  # fmt: skip
+        for cause in acting:
+            file = parts / f"{cause.name}.json"
+            if file.exists():
+                continue
+            if time.monotonic() > until:
+                return None
+            part = _planted(cause, model, pool, parts, _Healthy(processes, outputs, inputs, data),
+                            localizer, failures)  # fmt: skip
+            write_json(file, to_strict(part))
+            print(f"  {model.stem}, {cause.name}: {len(part['pairs'])} pairs, "
+                  f"{time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
     finally:
         for process in processes.values():
             process.close()
-    document = Comparison(model.stem, len(data), "labels", backends, ()).to_json()
-    named = {each["name"] for each in document["backends"]}
-    document["backends"] += [
-        {"name": name, "failure": {"kind": each.kind, "message": each.message, "place": each.place}}
-        for name, each in failures.items() if name not in named
-    ]  # fmt: skip
-    return {**document, "pairs": pairs}
+    found: dict[str, Any] = json.loads(whole.read_text("utf-8"))
+    for cause in acting:
+        part = json.loads((parts / f"{cause.name}.json").read_text("utf-8"))
+        found["pairs"] += part["pairs"]
+        found["backends"] += part["backends"]
+    return found
+
+
+@dataclass(frozen=True)
+class _Healthy:
+    """The backends that run the model without a fault, and what they make of the data."""
+
+    processes: dict[str, BackendProcess]
+    outputs: dict[str, dict[str, Array]]
+    inputs: dict[str, Array]
+    data: Data
+
+
+def _planted(
+    cause: Cause, model: Path, pool: Pool, scratch: Path, healthy: _Healthy, localizer: Localizer,
+    failures: dict[str, Failure],
+) -> dict[str, Any]:  # fmt: skip
+    """The pairs of one cause, and the backends of it that failed."""
+    processes, outputs = healthy.processes, healthy.outputs
+    beside = tuple(processes)
+    of_onnx = model.suffix == ".onnx"
+    acted = scratch / "acted.txt"
+    acted.unlink(missing_ok=True)
+    everywhere = cause.everywhere and not of_onnx
+    packages = [on_numpy, on_torch] if everywhere else [on_onnx if of_onnx else on_numpy]
+    faulty = [_faulty(each, cause, acted, model, pool) for each in packages]
+    names = [each.backend.text for each in faulty]
+    try:
+        for name, process in zip(names, faulty, strict=True):
+            processes[name] = process
+            try:
+                outputs[name] = process.run(healthy.inputs)
+            except BackendFailedError as error:
+                failures[name] = error.failure
+        # Before nodes are run alone, which acts as well.
+        ended = [] if failures.keys().isdisjoint(names) else _nodes_in(acted)[-1:]
+        against = [(names[0], names[1])] if everywhere else [(each, names[0]) for each in beside]
+        found = [_pair(each, outputs, healthy.data, localizer) for each in against]
+        nodes = set(_nodes_in(acted))
+        order = [each.name for each in processes[beside[0]].nodes if each.name in nodes]
+    finally:
+        for name, process in zip(names, faulty, strict=True):
+            process.close()
+            processes.pop(name, None)
+            outputs.pop(name, None)
+            localizer.forget(name)
+        acted.unlink(missing_ok=True)
+    planted = {"cause": cause.name, "truth": True, "acted": order, "ended": ended}
+    return {
+        "pairs": [each | planted for each in found if order],
+        "backends": [
+            {"name": name, "failure": asdict(failures.pop(name))} for name in names
+            if name in failures
+        ],
+    }  # fmt: skip
 
 
 def _nodes_in(acted: Path) -> list[str]:
@@ -187,11 +252,11 @@ def _nodes_in(acted: Path) -> list[str]:
 
 def _run_healthy(
     model: Path, data: Data, pool: Pool, processes: dict[str, BackendProcess],
-    outputs: dict[str, dict[str, Array]],
+    outputs: dict[str, dict[str, Array]], *, known: bool,
 ) -> dict[str, Array]:  # fmt: skip
     """Fill in the first two backends that convert the model, and what they make; the inputs.
 
-    What is patched must agree with them while nothing is planted in it.
+    What is patched must agree with them while nothing is planted in it, unless that is known.
     """
     inputs: dict[str, Array] = {}
     for name in HEALTHY[model.suffix]:
@@ -208,6 +273,8 @@ def _run_healthy(
             break
     else:
         raise LeftOutError(f"only {' and '.join(outputs) or 'nothing'} runs it")
+    if known:
+        return inputs
     made = dict(outputs)
     with _process(_PATCHED[model.suffix](), model, pool) as process:
         name = process.backend.text

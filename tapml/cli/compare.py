@@ -382,6 +382,9 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
             Text("-" if largest is None else f"{largest:.1e}"),
         )
     console.print(table)
+    if comparison.unread:
+        unread = ", ".join(comparison.unread)
+        console.print(Text(f"not read, as no input is named so (labels are y): {unread}"))
     for pair in comparison.pairs:
         if pair.status != "agree" or not pair.reason.endswith("of the output's scale"):
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))

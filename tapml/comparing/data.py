@@ -138,7 +138,8 @@ def make_data(arrays: Mapping[str, Any]) -> Data:
     found = {name: np.asarray(each) for name, each in arrays.items()}
     for name, each in found.items():
         if each.dtype.kind not in "biuf":
-            raise InputError(f"the array {name!r} is of {each.dtype}; expected numbers")
+            classes = " (of names: np.unique(y, return_inverse=True)[1])" if name == LABELS else ""
+            raise InputError(f"the array {name!r} is of {each.dtype}; expected numbers{classes}")
         if each.size == 0 or (each.ndim == 0 and name == LABELS):
             raise InputError(f"the array {name!r} of shape {each.shape} holds no instance")
     labels = found.pop(LABELS, None)

@@ -16,7 +16,12 @@ CLASSES: Final = "classes.txt"
 """A file that may list the names of all classes beside their subfolders, in their order."""
 _CHANNELS: Final = (1, 3)
 _GREY: Final = np.array([0.299, 0.587, 0.114])
-_ENDINGS: Final = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm"))
+_ENDINGS: Final = frozenset((
+    ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff",
+))  # fmt: skip
+_EIGHT_BITS: Final = frozenset(
+    ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV")
+)
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
@@ -41,8 +46,13 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], bool]:
     )
     order = _order(folder, [each.name for each in classes])
     files = [(file, order[each.name]) for each in classes for file in _images(each)]
+    beside = _images(folder)
+    if files and beside:
+        raise InputError(
+            f"{beside[0]} lies beside the subfolders of classes; expected every image in one"
+        )
     if not classes:
-        files = [(file, 0) for file in _images(folder)]
+        files = [(file, 0) for file in beside]
     if not files:
         raise InputError(
             f"{folder} has no data; expected NAME.npy files, or images in subfolders by class"
@@ -100,6 +110,11 @@ def _image(file: Path, image: Any) -> Array:
     """uint8 [height, width, 1 or 3]."""
     try:
         with image.open(file) as opened:
+            if opened.mode not in _EIGHT_BITS:
+                raise InputError(
+                    f"{file} holds {opened.mode} pixels; expected 8 bits a channel: a .npy file "
+                    "takes others"
+                )
             grey = opened.mode in {"1", "L"}
             pixels = np.asarray(opened.convert("L" if grey else "RGB"))
     except (OSError, ValueError, SyntaxError, Warning, image.DecompressionBombError) as error:

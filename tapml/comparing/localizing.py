@@ -30,6 +30,9 @@ _DRAWING: Final = ("Bernoulli", "Multinomial")
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
 _LARGEST_BYTES: Final = 1 << 30
+_LARGEST_HELD_BYTES: Final = 2 << 30
+_LEAST_HELD: Final = 2
+"""Hidden states of so many runs are held, those of a pair, however large they are."""
 _Hidden = Mapping[str, list[Array]]
 _Rows = tuple[int, ...]
 """The instances that are run together."""
@@ -68,6 +71,15 @@ class Localizer:
         self._hidden: dict[tuple[str, _Rows], tuple[_Hidden, ...]] = {}
         self._single: dict[str, dict[str, Array]] = {}
         self._replayed: dict[tuple[str, str, str, _Rows], list[Array] | None] = {}
+        self._replayed_bytes = 0
+
+    def forget(self, name: str) -> None:
+        """Let go of what is held of a backend: hidden states take gigabytes."""
+        self._single.pop(name, None)
+        self._hidden = {key: each for key, each in self._hidden.items() if key[0] != name}
+        self._replayed = {
+            key: each for key, each in self._replayed.items() if name not in (key[0], key[2])
+        }
 
     def inconsistent(
         self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]
@@ -248,9 +260,15 @@ class Localizer:
 
     def _states(self, name: str, rows: _Rows) -> tuple[_Hidden, ...]:
         key = name, rows
-        if key not in self._hidden:
-            self._hidden[key] = self._processes[name].hidden(self._row(rows))
-        return self._hidden[key]
+        if key in self._hidden:
+            self._hidden[key] = self._hidden.pop(key)  # The last in order: used most recently.
+            return self._hidden[key]
+        self._hidden[key] = found = self._processes[name].hidden(self._row(rows))
+        sizes = {each: _bytes(states) for each, states in self._hidden.items()}
+        for oldest in list(sizes)[:-_LEAST_HELD]:
+            if sum(sizes.values()) > _LARGEST_HELD_BYTES:
+                del self._hidden[oldest], sizes[oldest]
+        return found
 
     def _row(self, rows: _Rows) -> dict[str, Array]:
         return taken(self._inputs, list(rows))
@@ -279,6 +297,10 @@ class Localizer:
                 )
             except BackendFailedError:
                 self._replayed[key] = None
+            made = self._replayed[key]
+            self._replayed_bytes += sum(each.nbytes for each in made or ())
+            if self._replayed_bytes > _LARGEST_HELD_BYTES:
+                self._replayed, self._replayed_bytes = {key: made}, 0
         return self._replayed[key]
 
     def _placed(self, node: Node, pair: PairResult, rows: _Rows) -> PairResult:
@@ -400,6 +422,10 @@ class Localizer:
             except InputError:
                 continue
         return first or wrong
+
+
+def _bytes(states: tuple[_Hidden, ...]) -> int:
+    return sum(each.nbytes for run in states for outputs in run.values() for each in outputs)
 
 
 def _is_another(

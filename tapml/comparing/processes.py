@@ -106,7 +106,7 @@ class BackendProcess:
         return dict(self._call("run", dict(inputs))["outputs"])
 
     def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
-        """Every node's outputs, of two runs."""
+        """Every node's outputs, and those of a second run that are other values."""
         self.load()
         return tuple(dict(each) for each in self._call("hidden", dict(inputs))["runs"])
 
@@ -141,13 +141,19 @@ class BackendProcess:
             self.seconds += time.monotonic() - started
         if isinstance(answer, dict) and "failure" in answer:
             said = answer["failure"]
-            first = said["message"].strip().partition("\n")[0]
+            first = _first_line(said["message"])
             kept = said["kind"] == "unsupported" and first
             message = first if kept else f"{said['type']}: {first}"
             if job == "load":
                 self.close()
             raise BackendFailedError(Failure(said["kind"], message, said["place"]))
         return answer
+
+
+def _first_line(message: str) -> str:
+    """With the next where the first only introduces it."""
+    lines = [each.strip() for each in message.splitlines() if each.strip()]
+    return " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
 
 
 def _of_death(error: ChildDiedError) -> Failure:

@@ -113,13 +113,14 @@ def decade(deviation: float, scale: float) -> int | None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared, and the result of every pair."""
+    """What was compared, the result of every pair, and the arrays that no input is named as."""
 
     model: str
     instances: int
     labels: str
     backends: tuple[BackendResult, ...]
     pairs: tuple[PairResult, ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -166,6 +167,7 @@ class Comparison:
             "status": self.status,
             "instances": self.instances,
             "labels": self.labels,
+            "unread": list(self.unread),
             "backends": [asdict(each) for each in self.backends],
             "failures": [
                 {**asdict(failure), "layer": layer or None, "backends": names}

@@ -12,8 +12,8 @@ from typing import Any, Final
 from tapml.backends.child import JOBS
 from tapml.backends.finding import Backend, find_backend
 from tapml.backends.keras_loading import CODE
-from tapml.backends.runner import Array
-from tapml.comparing.data import LABELS, Data, make_data, read_data
+from tapml.backends.runner import FEATURES, MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array
+from tapml.comparing.data import LABELS, SINGLE_INPUT, Data, make_data, read_data
 from tapml.comparing.extraction import Extracted, Keeping, extract
 from tapml.comparing.localizing import Localizer
 from tapml.comparing.processes import BackendProcess
@@ -32,6 +32,7 @@ from tapml_targets.errors import InputError, SetupError
 
 DEADLINE_SECONDS: Final = 600.0
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")
+_READ_OTHERWISE: Final = frozenset((SINGLE_INPUT, TOKENS, MASK, FEATURES, WRITTEN, WRITTEN_MASK))
 _MIXES: Final = "an instance at a time, as the model makes something else of it among others"
 
 
@@ -113,10 +114,13 @@ def compare(
         localizer = Localizer(
             processes, found.inputs, data, found.failures, None if layers is None else Path(layers)
         )
-        return _compared(
+        comparison = _compared(
             str(model), len(data), found, localizer, limits or Thresholds(),
             labels=data.labels, tokens=data.arrays, phases=phases,
         )  # fmt: skip
+        read = {one.name for each in processes.values() for one in each.inputs}
+        unread = sorted(set(data.arrays) - read - _READ_OTHERWISE) if read else []
+        return replace(comparison, unread=tuple(unread))
 
 
 def compare_stored(

@@ -86,8 +86,9 @@ def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Tr
     """What a model's outputs are compared with.
 
     Labels are about the first output of floats. Without labels, the class that most backends put
-    first stands in for them, if that output holds probabilities. Whole numbers are classes, or the
-    targets of a regression of one column that neither they nor the outputs fit as a probability.
+    first stands in for them, if that output holds probabilities. Whole numbers are classes, also as
+    floats where there are several columns, or the targets of a regression of one column that
+    neither they nor the outputs fit as a probability.
 
     Raises
     ------
@@ -102,6 +103,8 @@ def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Tr
         votes = [np.argmax(each, axis=1) for each in about]
         counts = sum(metrics.one_hot(each, first.shape[1]) for each in votes)
         return Truth("classification", np.argmax(counts, axis=1), from_backends=True)
+    if labels.dtype.kind == "f" and _are_classes(labels, first):
+        labels = labels.astype(np.int64)
     if labels.dtype.kind in "biu" and first.ndim == 2:
         if labels.ndim == 2 and labels.shape == first.shape and (labels.sum(axis=1) == 1).all():
             labels = np.argmax(labels, axis=1)
@@ -120,10 +123,19 @@ def truth_of(labels: Array | None, outputs: Sequence[Mapping[str, Array]]) -> Tr
         return Truth("classification", labels[:, 0])
     if labels.size != first.size:
         raise InputError(
-            f"the labels of shape {labels.shape} do not fit the output of shape {first.shape}; "
-            "classes are whole numbers, targets have the output's shape"
+            f"the labels of shape {labels.shape} and {labels.dtype} do not fit the output of shape "
+            f"{first.shape}; classes are whole numbers, targets have the output's shape"
         )
     return Truth("regression", labels.reshape(first.shape))
+
+
+def _are_classes(labels: Array, outputs: Array) -> bool:
+    """Whether floats are whole numbers, one an instance, or one-hot rows."""
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or not (labels == np.trunc(labels)).all():
+        return False
+    rows = labels.shape == outputs.shape
+    one_hot = rows and (np.sort(labels)[:, :-1] == 0).all() and (labels.max(axis=1) == 1).all()
+    return bool(one_hot) or labels.size == len(outputs)
 
 
 def _about(outputs: Mapping[str, Array]) -> int:

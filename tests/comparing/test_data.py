@@ -42,6 +42,8 @@ def test_a_missing_file_and_empty_or_uneven_arrays_are_refused(tmp_path: Path) -
         make_data({"x": np.zeros((0, 3))})
     with pytest.raises(InputError, match="differ in their number of instances"):
         make_data({"x": np.zeros((2, 3)), "y": np.zeros(3)})
+    with pytest.raises(InputError, match=r"np\.unique"):
+        make_data({"x": np.zeros((2, 3)), "y": np.array(["cat", "dog"])})
     with pytest.raises(InputError, match="the data has no inputs"):
         make_data({"y": np.zeros(3)})
 
@@ -90,6 +92,13 @@ def test_images_are_instances_and_their_subfolders_classes(tmp_path: Path) -> No
     write_image(tmp_path / "ant" / "c.png", np.zeros((2, 2), np.uint8))
     with pytest.raises(InputError, match=r"c\.png is 2 x 2.*make all images equally large"):
         read_data(tmp_path)
+    write_image(tmp_path / "ant" / "c.png", np.zeros((3, 4), np.uint16))
+    with pytest.raises(InputError, match="expected 8 bits a channel"):
+        read_data(tmp_path)
+    (tmp_path / "ant" / "c.png").rename(tmp_path / "c.png")
+    with pytest.raises(InputError, match="lies beside the subfolders of classes"):
+        read_data(tmp_path)
+    (tmp_path / "c.png").unlink()
     (tmp_path / "ant" / "c.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"c\.png is no image"):
         read_data(tmp_path)

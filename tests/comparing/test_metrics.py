@@ -87,6 +87,16 @@ def test_labels_that_do_not_fit_the_output_are_refused() -> None:
         truth_of(np.array([0.5, 0.2, 0.1]), [{"angle": np.zeros((2, 1))}])
 
 
+@pytest.mark.parametrize("labels", [np.eye(3)[[2, 0]], np.array([2.0, 0.0]), np.array([[2], [0]])])
+def test_classes_may_be_floats(labels: np.ndarray[Any, Any]) -> None:
+    chances = {"chances": np.array([[0.1, 0.2, 0.7], [0.8, 0.1, 0.1]])}
+    found = truth_of(labels, [chances])
+    assert found.task == "classification" and found.labels is not None
+    assert found.labels.tolist() == [2, 0]
+    with pytest.raises(InputError, match="and float64 do not fit the output"):
+        truth_of(np.array([2.0, np.nan]), [chances])
+
+
 def test_whole_numbers_are_targets_where_one_column_holds_no_probability() -> None:
     found = truth_of(np.array([20, 300]), [{"price": np.array([[19.0], [301.0]])}])
     assert found.task == "regression"
