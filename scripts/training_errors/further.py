@@ -511,7 +511,7 @@ def _functional(seed: int, buggy: bool) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     frozen = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}
     for x, y in data:
-        given = frozen if buggy else dict(model.named_parameters())
+        given: dict[str, torch.Tensor] = dict(frozen if buggy else model.named_parameters())
         _step(optimizer, functional.cross_entropy(functional_call(model, given, (x,)), y))
 
 
@@ -534,7 +534,7 @@ def _directional(seed: int, buggy: bool) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for x, _ in data:
         tangent = torch.zeros_like(x) if buggy else torch.randn_like(x)
-        _, slope = jvp(model, (x,), (tangent,))
+        slope: torch.Tensor = jvp(model, (x,), (tangent,))[1]
         _step(optimizer, functional.mse_loss(slope, tangent.sum(1, keepdim=True)))
 
 
@@ -606,11 +606,12 @@ def _sam(seed: int, buggy: bool) -> None:
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         parameters = list(model.parameters())
-        norm = torch.stack([each.grad.norm() for each in parameters]).norm()
+        slopes = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+        norm = torch.stack([each.norm() for each in slopes]).norm()
         with torch.no_grad():
             before = [each.clone() for each in parameters]
-            for each in parameters:
-                each.add_(0.05 * each.grad / norm)
+            for each, slope in zip(parameters, slopes, strict=True):
+                each.add_(0.05 * slope / norm)
         optimizer.zero_grad()
         functional.cross_entropy(model(x), y).backward()
         if not buggy:
