@@ -30,7 +30,8 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from scripts.bench_invariants import SETTLED, Gpt  # noqa: E402
-from tapml.invariants.instrument import Instruments, module_name  # noqa: E402
+from tapml.invariants.instrument import Instruments  # noqa: E402
+from tapml.invariants.modules import module_name  # noqa: E402
 from tapml.invariants.needs import Needs  # noqa: E402
 from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Row  # noqa: E402
 from tapml.invariants.recorder import Recorder  # noqa: E402

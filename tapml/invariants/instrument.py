@@ -29,6 +29,8 @@ from torch.utils.data import dataloader
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.functions import FunctionMode, seen_by_others
+from tapml.invariants.inputs import Inputs
+from tapml.invariants.modules import is_model, module_name, parts_of_module
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
     BACKWARD,
@@ -44,7 +46,13 @@ from tapml.invariants.record import (
     Value,
 )
 from tapml.invariants.recorder import Recorder, current
-from tapml.invariants.summaries import Shared, digest_of_all, summarise_call, summarise_result
+from tapml.invariants.summaries import (
+    Shared,
+    digest_of_all,
+    parts_of,
+    summarise_call,
+    summarise_result,
+)
 from tapml.invariants.variables import Variables
 from tapml_targets.errors import SetupError
 
@@ -122,6 +130,7 @@ class Instruments:
         shared = Shared()
         self._called = summarise_call if needs is None else shared.call
         self._gave = summarise_result if needs is None else shared.result
+        self._inputs = Inputs(needs)
         self._mode: FunctionMode | None = None
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
@@ -263,7 +272,7 @@ class Instruments:
         with torch._C.DisableTorchFunction():
             fields: dict[str, Value] = {}
             mark = ""
-            if not outer and _is_model(module):
+            if not outer and is_model(module):
                 self.variables.add_model(module)
                 recorder.begin_training()
                 recorder.training = module.training
@@ -271,14 +280,15 @@ class Instruments:
                 fields["class"] = type(module).__qualname__
                 mark = digest_of_all(args) if self._needs is None else ""
                 fields["module.training"] = module.training
-                self._whole = recorder.enter(FORWARD, dict(fields), mark)
+                given = self._inputs.given(module, args, recorder.step)
+                self._whole = recorder.enter(FORWARD, {**fields, **given}, mark)
             if needs is not None and name not in needs.whole:
                 recorder.touch(name)
                 number = recorder.enter_blind(name)
             else:
                 fields["module.training"] = module.training
                 if module._modules:
-                    fields[PARTS] = sorted(_parts(module))
+                    fields[PARTS] = sorted(parts_of_module(module))
                 fields.update(self._called(args, {}))
                 number = recorder.enter(name, fields)
         self._modules.append((module, number))
@@ -311,6 +321,7 @@ class Instruments:
             recorder.leave(number, fields)
             if not self._modules and self._whole is not None:
                 whole, self._whole = self._whole, None
+                self._inputs.gave(module, output)
                 both = kwargs and self._needs is None
                 recorder.leave(whole, fields, digest_of_all((args, kwargs)) if both else "")
 
@@ -370,6 +381,11 @@ class Instruments:
             place = self._places.setdefault(id(optimizer), len(self._places))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
+            # A step that raised may have changed some of them.
+            if not self._open_steps and (self._needs is None or self._needs.between):
+                moved = self.variables.moved(before)
+                if moved is not None:
+                    fields["moved"] = moved
             self._open_steps[id(optimizer)] = (recorder.enter(STEP, fields), before)
             name = f"{kind.__module__}.{kind.__qualname__}.step"
             self._inner[id(optimizer)] = recorder.enter(name, {})
@@ -471,13 +487,15 @@ class Instruments:
         fields["place"] = int(getattr(loader, "_num_yielded", 0))
         with suppress(Exception):  # A script's own sampler may fail to tell its length.
             fields["batches"] = len(loader)
+        compared = self._needs is None or self._needs.batches
         return self._call(
             BATCH,
             lambda: original(*args, **kwargs),
             fields,
             # A data set may call functions for every element.
             inside=False,
-            digest=digest_of_all if self._needs is None or self._needs.batches else None,
+            result=_parts_of_batch if compared else summarise_result,
+            digest=digest_of_all if compared else None,
         )
 
     def _epoch(
@@ -544,6 +562,11 @@ class Instruments:
         return result
 
 
+def _parts_of_batch(batch: Any) -> dict[str, Value]:
+    """Of a batch, also digests of its tensors whose numbers have a fraction."""
+    return {**summarise_result(batch), "result.digest": parts_of(batch)}
+
+
 _OWN: Final = (int, float, str)
 
 
@@ -551,33 +574,6 @@ def _parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> list[torch
     if isinstance(owner, torch.nn.Module):
         return list(owner.parameters())
     return [each for group in owner.param_groups for each in group["params"]]
-
-
-def _is_model(module: torch.nn.Module) -> bool:
-    # A parametrization has the parameter that it computes another one from.
-    part = type(module).__module__.startswith("torch.nn.utils.")
-    return not part and next(module.parameters(), None) is not None
-
-
-def _parts(module: torch.nn.Module) -> set[str]:
-    """The APIs of a module's parts; lists and dictionaries are not called themselves."""
-    found: set[str] = set()
-    for part in module._modules.values():
-        if isinstance(part, torch.nn.ModuleList | torch.nn.ModuleDict):
-            found |= _parts(part)
-        elif part is not None:
-            found.add(module_name(part))
-    return found
-
-
-def module_name(module: torch.nn.Module) -> str:
-    """The API of a module's forward call: its class."""
-    return _api_of(type(module))  # type: ignore[arg-type]  # mypy takes the hash of its instances
-
-
-@functools.lru_cache(maxsize=1024)
-def _api_of(kind: type[torch.nn.Module]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}.forward"
 
 
 def _found(name: str) -> Any:

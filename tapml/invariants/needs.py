@@ -28,11 +28,15 @@ class Needs:
     inside
         All of these contents.
     gradients
-        Whether a precondition asks for the gradient of a variable.
+        Whether they ask for the gradient of a variable.
     batches
         Whether they compare batches.
     ranks
         Whether they compare variables of ranks: digests of all bytes instead of a faster sum.
+    between
+        Whether they ask what changed parameters between two optimizer steps.
+    inputs
+        Whether they compare what a model is given with what it was given or gave before.
     """
 
     whole: frozenset[str]
@@ -41,6 +45,8 @@ class Needs:
     gradients: bool
     batches: bool
     ranks: bool
+    between: bool = False
+    inputs: bool = False
 
     @property
     def functions(self) -> frozenset[str]:
@@ -56,11 +62,11 @@ class Needs:
 
 def needs_of(invariants: InvariantSet) -> Needs:
     """What the invariants of a set need."""
-    known = relations()
+    known, found = relations(), invariants.invariants
     whole: set[str] = set()
     contents: dict[str, set[str]] = defaultdict(set)
     fields, batches = set(), False
-    for each in invariants.invariants:
+    for each in found:
         relation = known[each.relation]
         whole |= relation.calls(each.params)
         batches = batches or relation.batches
@@ -71,7 +77,9 @@ def needs_of(invariants: InvariantSet) -> Needs:
         frozenset(whole),
         {parent: frozenset(children) for parent, children in contents.items()},
         frozenset().union(*contents.values()),
-        "grad" in fields,
+        "grad" in fields or any(each.params.get("attribute") == "grad" for each in found),
         batches,
-        any(each.params.get("mode") == RANKS for each in invariants.invariants),
+        any(each.params.get("mode") == RANKS for each in found),
+        any(known[each.relation].between for each in found),
+        any(known[each.relation].inputs for each in found),
     )

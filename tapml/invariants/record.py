@@ -41,6 +41,11 @@ VARIABLE: Final = "variable"
 """The field of such a call with the variable's number in its process."""
 PARTS: Final = "parts"
 """The field of a module's forward call with the APIs of the modules that it has as parts."""
+CARRIED: Final = "input.carried"
+"""The field of a whole model's call: whether an argument is a result of its last one in training.
+"""
+REPEATED: Final = "input.repeated"
+"""The same: whether it had these arguments before, since the last optimizer step."""
 OVERWRITE: Final = "torch.nn.Module.__setattr__"
 """An attribute of a module gets another value, and not from the module itself."""
 

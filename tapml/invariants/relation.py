@@ -66,6 +66,8 @@ class Relation:
         Fields that no precondition of this relation may use: they repeat the rule itself.
     batches
         Whether it reads the digests of a data loader's batches.
+    between, inputs
+        As of :class:`~tapml.invariants.needs.Needs`.
     """
 
     name: ClassVar[str]
@@ -74,6 +76,8 @@ class Relation:
     apis: ClassVar[tuple[str, ...]] = ()
     avoided: ClassVar[tuple[str, ...]] = ()
     batches: ClassVar[bool] = False
+    between: ClassVar[bool] = False
+    inputs: ClassVar[bool] = False
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Rules that may hold in a run: those it shows at least once."""

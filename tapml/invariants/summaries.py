@@ -29,7 +29,7 @@ def digest(tensor: torch.Tensor) -> str:
     local = getattr(plain, "to_local", None)
     if local is not None:
         plain = local()
-    if plain.layout != torch.strided or plain.is_meta or plain.is_quantized:
+    if plain.layout != torch.strided or plain.is_meta or plain.is_quantized or _inside(plain):
         return ""
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
@@ -51,8 +51,15 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
     whole = plain.layout == torch.strided and not plain.is_meta and plain.is_contiguous()
     if not whole or plain.is_conj() or plain.is_neg() or hasattr(plain, "to_local"):
         return None
+    if _inside(plain):
+        return None
     widest = next(kind for kind in _INTEGERS if not plain.nbytes % kind.itemsize)
     return plain.view(-1).view(widest)
+
+
+def _inside(tensor: torch.Tensor) -> bool:
+    """Whether it stands for many tensors, or a tangent, of a transform such as ``vmap``."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -64,6 +71,33 @@ def digest_of_all(value: Any) -> str:
     if len(found) < 2:
         return "".join(found)
     return hashlib.blake2b("".join(found).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def digests_of(value: Any, *, fast: bool = False) -> list[str]:
+    """A digest of each tensor in a value, at any depth; fast ones do not see the order."""
+    found = []
+    for tensor in _tensors(value):
+        bits = bits_of(tensor) if fast else None
+        if bits is None:
+            found.append(digest(tensor))
+        else:
+            found.append(f"{tuple(tensor.shape)} {int(bits.sum().item()):x}")
+    return found
+
+
+def parts_of(value: Any) -> list[str]:
+    """A digest of each tensor of numbers with a fraction; empty for others, and for constants."""
+    found = []
+    for tensor in _tensors(value):
+        whole = tensor.layout == torch.strided and not _inside(tensor)
+        many = whole and tensor.is_floating_point() and tensor.numel() > _FEW
+        values = tensor.detach().reshape(-1) if many else None
+        varies = values is not None and bool((values != values[0]).any())
+        found.append(digest(tensor) if varies else "")
+    return found
+
+
+_FEW: Final = 4
 
 
 def dtype_name(dtype: torch.dtype) -> str:

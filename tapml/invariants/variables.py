@@ -26,6 +26,7 @@ from tapml_targets.errors import InputError, SetupError
 
 _ALL_BITS: Final = (1 << 64) - 1
 _FIRST: Final = 64
+_LOOKS: Final = 8
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -73,6 +74,8 @@ class Variables:
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._left: dict[int, str] = {}
+        self._marks: list[tuple[int, int]] = []
+        self._steps = 0
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
@@ -239,9 +242,35 @@ class Variables:
 
     def values(self) -> dict[str, str]:
         """The digest of each parameter."""
-        if self._needs is None or not self._after:
+        if self._needs is None or not self._after or (self._needs.between and self._may_differ()):
             return {each.name: self._digest(each.tensor) for each in self.parameters()}
         return self._after
+
+    def _may_differ(self) -> bool:
+        """Whether parameters may have changed since the last step.
+
+        What goes round the version counter, such as ``tensor.data``, is looked for now and then.
+        """
+        self._steps += 1
+        return self._steps % _LOOKS == 0 or self._marks != self._versions()
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(each.tensor.data_ptr(), each.tensor._version) for each in self.parameters()]
+
+    def moved(self, now: dict[str, str]) -> str | None:
+        """A parameter in an optimizer whose digest is not what the last step left.
+
+        Empty if there is none, None before the second step.
+        """
+        if not self._after:
+            return None
+        after = self._after
+        if now is after:
+            return ""
+        for each in self.parameters():
+            if each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]:
+                return each.name
+        return ""
 
     def _digest(self, tensor: torch.Tensor) -> str:
         if self._needs is None or self._needs.ranks:
@@ -295,6 +324,8 @@ class Variables:
         """Record what an optimizer step changed."""
         after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
         if self._needs is not None:
+            if self._needs.between:
+                self._marks = self._versions()
             if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
             return

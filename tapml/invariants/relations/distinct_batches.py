@@ -21,6 +21,10 @@ class DistinctBatches(Relation):
         """Over workers, and over ranks if there are several."""
         if any(_batches(process) for window in windows for process in window.processes):
             yield {"mode": "workers"}
+        both = [_parts(each) for w in windows for p in w.processes for each in _batches(p)]
+        # A part of labels repeats; where all parts are compared, the whole is.
+        if any(len(parts) > 1 and sum(map(bool, parts)) == 1 for parts in both):
+            yield {"mode": "samples"}
         if any(len(window.processes) > 1 for window in windows):
             yield {"mode": "ranks"}
 
@@ -41,6 +45,9 @@ class DistinctBatches(Relation):
                     begins = earlier is recent[-1] and _is_broken_off(earlier)
                     if epoch or begins:
                         differ = earlier.digest != batch.digest
+                        if params["mode"] == "samples":
+                            pairs = zip(_parts(earlier), _parts(batch), strict=False)
+                            differ = all(one != other or not one for one, other in pairs)
                         found = "" if differ else _said(earlier, batch, same_epoch=epoch)
                         yield Example(differ, (earlier, batch), BATCH, found)
                 recent.append(batch)
@@ -51,6 +58,8 @@ class DistinctBatches(Relation):
         """Over what."""
         if params["mode"] == "ranks":
             return "Two ranks never train on the same batch in one step."
+        if params["mode"] == "samples":
+            return "Samples of neighbouring batches differ, whatever their labels."
         return "Neighbouring batches differ, whichever worker made them."
 
     def concerns(self, params: Params) -> frozenset[str]:
@@ -62,6 +71,11 @@ def _is_broken_off(batch: Record) -> bool:
     """Whether more batches were to come; a whole epoch of single samples may end as one begins."""
     place, batches = batch.fields["place"], batch.fields.get("batches")
     return isinstance(place, int) and isinstance(batches, int) and place + 1 < batches
+
+
+def _parts(batch: Record) -> list[str]:
+    found = batch.fields.get("result.digest")
+    return [str(each) for each in found] if isinstance(found, list) else []
 
 
 def _said(earlier: Record, batch: Record, *, same_epoch: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import Window
+from tapml.invariants.record import Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 
@@ -20,23 +20,31 @@ class VarPeriodicChange(Relation):
         """Parameters, if any changes."""
         if any(state.fields.get("changed") for window in windows for state in window.states):
             yield {"type": "Parameter", "attribute": "data"}
+        if any(_is_loose(state) for window in windows for state in window.states):
+            yield {"type": "Parameter", "attribute": "data", "held": "optimizer"}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each variable of the model after each step but the first."""
         for state in window.states:
             fields = state.fields
-            if fields["type"] == params["type"] and fields["in_model"] and "changed" in fields:
+            mine = _is_loose(state) if "held" in params else fields["in_model"]
+            if fields["type"] == params["type"] and mine and "changed" in fields:
                 holds = bool(fields["changed"])
                 found = "" if holds else f"{state.name} kept its value (digest {state.digest[:8]})"
                 yield Example(holds, (state,), state.name, found)
 
     def sentence(self, params: Params) -> str:
         """The kind of variable."""
-        return f"The {params['attribute']} of each {params['type']} changes with every step."
+        where = " that an optimizer holds and no model has" if "held" in params else ""
+        return f"The {params['attribute']} of each {params['type']}{where} changes with every step."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """The attribute."""
         return frozenset({f"{params['type']}.{params['attribute']}"})
+
+
+def _is_loose(state: Record) -> bool:
+    return bool(state.fields["in_optimizer"]) and not state.fields["in_model"]
 
 
 RELATION = VarPeriodicChange()

@@ -1,4 +1,4 @@
-"""VariableAttribute: a variable keeps an attribute, such as being frozen or its dtype."""
+"""VariableAttribute: a variable stays frozen, without gradients, in no optimizer, or of a dtype."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tapml.invariants.record import Window
+from tapml.invariants.record import Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
-_ATTRIBUTES: Final = ("requires_grad", "dtype")
+_ATTRIBUTES: Final = ("requires_grad", "dtype", "in_optimizer", "grad")
 
 
 class VariableAttribute(Relation):
@@ -25,17 +25,17 @@ class VariableAttribute(Relation):
             for window in windows:
                 for state in window.states:
                     if state.fields["type"] == "Parameter" and state.fields["in_model"]:
-                        values[state.name].add(str(state.fields[attribute]))
+                        values[state.name].add(_value(state, attribute))
             if len(set.union(set(), *values.values())) > 1:
                 for name, seen in sorted(values.items()):
-                    if len(seen) == 1:
+                    if len(seen) == 1 and (attribute != "grad" or seen == {"none"}):
                         yield {"variable": name, "attribute": attribute, "value": min(seen)}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """The variable after each step."""
         for state in window.states:
             if state.name == params["variable"]:
-                value = str(state.fields[params["attribute"]])
+                value = _value(state, params["attribute"])
                 found = f"{params['attribute']} of {state.name} is {value}"
                 yield Example(value == params["value"], (state,), state.name, found)
 
@@ -46,6 +46,12 @@ class VariableAttribute(Relation):
     def concerns(self, params: Params) -> frozenset[str]:
         """The attribute of all variables: many change for one reason."""
         return frozenset({params["attribute"]})
+
+
+def _value(state: Record, attribute: str) -> str:
+    value = str(state.fields.get(attribute, "none"))
+    # Gradients may be cleared to zeros.
+    return "none" if attribute == "grad" and value == "zero" else value
 
 
 RELATION = VariableAttribute()
