@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tapml.package.in_process import InProcessTransport
 from tapml_rpc import wire
 from tapml_rpc.blobs.messages import BlobRequests
 from tapml_rpc.blobs.store import BlobStore
-from tapml_rpc.in_process import InProcessTransport
 from tapml_rpc.session import Session
 from tapml_rpc.transport import Ticket
 from tapml_targets.driver import DeviceDescription

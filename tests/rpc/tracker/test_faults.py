@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tapml_rpc.tracker.listing import list_devices
+from tapml.devices.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tests.rpc.tracker.trackers import (

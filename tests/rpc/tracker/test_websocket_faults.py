@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml_rpc.client import connect
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.lease import Lease
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tests.rpc.tracker.trackers import (
