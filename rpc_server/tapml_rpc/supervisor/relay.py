@@ -66,6 +66,7 @@ class Company:
             self._worked.pop(token, None)
 
 
+_CLOSED: Final = "closed by the client"
 # Seconds in which a hanging worker must begin, and then end, its answer with its stack.
 _STACK_SECONDS: Final = 1.5
 _TOLD_SECONDS: Final = 0.2
@@ -162,9 +163,10 @@ class Relay:
 
     `worker` ends with the session. `kernel_deadline` is the longest time of one command and
     `silence_seconds` of a silent client, in seconds; 0 for never. `download_credit` bytes go to the
-    client before it grants more. `on_end` is called once, with this, when the session has ended.
-    `ended` says why the session is over, empty while it is not; `loss` is the error its client was
-    sent, None if it was sent none.
+    client before it grants more. `keep` takes the worker of a session that its client has closed,
+    with nothing under way; False if it is not kept. `on_end` is called once, with this, when the
+    session has ended. `ended` says why the session is over, empty while it is not; `loss` is the
+    error its client was sent, None if it was sent none.
     """
 
     def __init__(
@@ -182,6 +184,7 @@ class Relay:
         blobs: BlobRequests,
         lease: str,
         company: Company,
+        keep: Callable[[WorkerProcess], bool],
         on_end: Callable[[Relay], None],
     ) -> None:
         self.token = token
@@ -194,6 +197,7 @@ class Relay:
         self._channel = channel
         self._worker = worker
         self._blobs = blobs
+        self._keep = keep
         self._on_end = on_end
         self._company = company
         self._ready = False
@@ -251,7 +255,7 @@ class Relay:
             wire.integer(header.get("bytes"), "credit")
             self._relayed.forward(packed)
         elif kind == "goodbye":
-            self.end("closed by the client")
+            self.end(_CLOSED)
         elif kind == "blob":
             self._hand_over(*self._blobs.handle(header, chunk))
         else:
@@ -268,7 +272,7 @@ class Relay:
             board = self._worker.board
             board.cancel_through = max(board.cancel_through, sequence)
         elif kind == "goodbye":
-            self.end("closed by the client")
+            self.end(_CLOSED)
         else:
             raise ProtocolError(f"unknown control message {str(kind)[:60]!r}")
         return None
@@ -350,12 +354,14 @@ class Relay:
             self._worker.kill()
         # Off the list first: another front's thread may be reading every session's memory.
         self._on_end(self)
-        after = None
+        after, worker = None, self._worker
         if self._served is not None:
             # On control it has been told already, unless that is gone.
             last = error_reply(lost_session(why), None) if self.loss is None else b""
             after = partial(self._part, self._served, last)
-        self._worker.let_go(after)
+        elif why == _CLOSED and self._ready and self._relayed.has_none() and self._keep(worker):
+            return
+        worker.let_go(after)
 
     def _part(self, served: WorkerServed, last: bytes) -> None:
         """The worker has ended: say the last word, unless it broke off within a message."""
@@ -402,7 +408,7 @@ class Relay:
         if self._served is None:
             self._taken(self._relayed.pass_on(header, frame))
         elif header.get("type") == "goodbye":
-            self.end("closed by the client")
+            self.end(_CLOSED)
         elif header.get("type") == "lost":
             self.give_up(wire.text(header.get("why"), "why", 1000))
         else:
