@@ -198,7 +198,8 @@ def _keygen(arguments: argparse.Namespace) -> int:
 
 
 def _make_keys(name: str, folder: Path | None, force: bool) -> None:
-    from tapml_rpc.security.keys import PUBLIC_SUFFIX, make_pair, write_pair
+    from tapml.cli.secrets import make_pair, write_pair
+    from tapml_rpc.security.keys import PUBLIC_SUFFIX
 
     pair = make_pair(name)
     secret = write_pair(pair, folder, force=force)
@@ -213,7 +214,8 @@ def _make_keys(name: str, folder: Path | None, force: bool) -> None:
 
 
 def _authorize(given: str, name: str | None, listed: Path | None) -> None:
-    from tapml_rpc.security.allow_list import admit, default_path
+    from tapml.cli.secrets import admit
+    from tapml_rpc.security.allow_list import default_path
     from tapml_rpc.security.keys import read_public
 
     key = read_public(given)
@@ -227,7 +229,8 @@ def _authorize(given: str, name: str | None, listed: Path | None) -> None:
 
 
 def _make_token(arguments: argparse.Namespace) -> None:
-    from tapml_rpc.security.token import add_token, default_path
+    from tapml.cli.secrets import add_token
+    from tapml_rpc.security.token import default_path
 
     path, name = arguments.listed or default_path(), arguments.name or "client"
     seconds = arguments.hours and arguments.hours * 3600

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.child_process import is_busy
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
@@ -146,7 +147,9 @@ class Standstill:
             self._moved = now
             return 0.0
         idle = now - self._moved
-        return idle if idle > (_BUSY_SECONDS if self._worker.busy() else _IDLE_SECONDS) else 0.0
+        return (
+            idle if idle > (_BUSY_SECONDS if is_busy(self._worker.pid) else _IDLE_SECONDS) else 0.0
+        )
 
 
 def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedError, str]:
@@ -184,7 +187,7 @@ class Relay:
         blobs: BlobRequests,
         lease: str,
         company: Company,
-        keep: Callable[[WorkerProcess], bool],
+        keep: Callable[[WorkerProcess], bool] = lambda worker: False,
         on_end: Callable[[Relay], None],
     ) -> None:
         self.token = token
@@ -224,11 +227,6 @@ class Relay:
     def fileno(self) -> int:
         """The worker's socket, to be polled for reading; -1 once the session has ended."""
         return self._worker.pipe.fileno()
-
-    def busy_seconds(self) -> float:
-        """How long the running command has taken; 0 while idle."""
-        running = self._worker.board.running()
-        return max(0.0, time.monotonic() - running[2]) if running else 0.0
 
     def connect(self, connection: socket.socket, received: bytes) -> None:
         """Have the worker serve a data connection, now ours, of which `received` has been read."""
@@ -442,7 +440,7 @@ class Relay:
         }
         running = board.running()
         if running is not None:
-            pong["busy_seconds"] = round(self.busy_seconds(), 3)
+            pong["busy_seconds"] = round(max(0.0, time.monotonic() - running[2]), 3)
             pong["command"] = board.last.name(*running[:2])
         return pong
 

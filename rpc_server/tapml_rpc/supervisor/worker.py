@@ -95,30 +95,28 @@ class Worker:
     def _serve_one(self) -> Worker | None:
         """Serve one session; what serves the next one, None if there is none."""
         grant, first = self._supervisor.next(), self._supervisor.next()
-        if grant is None or first is None:
+        if grant is None or first is None or not self._serve(grant.header, first):
             return None
-        if self._serve(grant.header, first) and self._session.failure is None:
-            # A device that has an error left is opened again.
-            self._driver.finish()
-            while len(self._pipe.descriptors) < _CHANNELS:
-                if self._supervisor.next() is None:
-                    return None
-            pipe, up, down, board = self._pipe.descriptors
-            self._pipe.descriptors.clear()
-            self._pipe.close()
-            other = Worker(
-                Pipe(socket.socket(fileno=pipe)),
-                Ring(up),
-                Ring(down),
-                Board(board),
-                allow_native=self._allow_native,
-            )
-            other._driver, other._libraries = self._driver, self._libraries
-            return other
-        return None
+        # A device that has an error left is opened again.
+        self._driver.finish()
+        while len(self._pipe.descriptors) < _CHANNELS:
+            if self._supervisor.next() is None:
+                return None
+        pipe, up, down, board = self._pipe.descriptors
+        self._pipe.descriptors.clear()
+        self._pipe.close()
+        other = Worker(
+            Pipe(socket.socket(fileno=pipe)),
+            Ring(up),
+            Ring(down),
+            Board(board),
+            allow_native=self._allow_native,
+        )
+        other._driver, other._libraries = self._driver, self._libraries
+        return other
 
     def _serve(self, grant: wire.Header, first: Received) -> bool:
-        """Serve the session to its end; whether another is to come."""
+        """Serve the session to its end; whether another is to come, after one without a failure."""
         bounds = Bounds.from_wire(grant["bounds"])
         self._session.download_credit = grant["download_credit"]
         messages = [first]
@@ -154,7 +152,7 @@ class Worker:
         interpreter.release(self._session)
         if not again:
             libraries.close()
-        return again
+        return again and self._session.failure is None
 
     def _dispatch(self, interpreter: Interpreter, bounds: Bounds, message: Received) -> None:
         session, header = self._session, message.header

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.child_process import OutputTail, describe_exit, is_busy
+from tapml_rpc.child_process import OutputTail, describe_exit
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
 from tapml_rpc.security.standing import is_proven
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
@@ -35,6 +35,7 @@ KEPT_WORKERS: Final = 4
 KEPT_SECONDS: Final = 60.0
 KEPT_BYTES: Final = 1 << 30
 _REST_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 1.0
 _UNSENT_BYTES: Final = 64 << 20
 _END_SECONDS: Final = 1.0
 # Where a worker's code begins: every complete stack of a worker contains it.
@@ -148,10 +149,6 @@ class WorkerProcess:
         frame = self.pipe.waiting()
         assert frame is not None  # noqa: S101 - the loop has seen it
         return check_ready(wire.unpack(frame.packed))
-
-    def busy(self) -> bool:
-        """Whether it runs, or waits for a processor or a disk."""
-        return is_busy(self.pid)
 
     def waits_for_its_client(self) -> bool:
         """Whether it waits for its client to take bytes, and is neither stopped nor killed."""
@@ -307,7 +304,9 @@ class WorkerPool:
         for each in leaves:
             each.let_go()
         if worker not in leaves:
-            self._closing.wait(KEPT_SECONDS)
+            until = time.monotonic() + KEPT_SECONDS
+            while self._kept.get(identity) is worker and time.monotonic() < until:
+                self._closing.wait(_LOOK_SECONDS)
             self.drop(worker)
 
     def take(self, identity: str = "") -> WorkerProcess:
@@ -316,15 +315,12 @@ class WorkerPool:
         Either only if it is alive and was not stopped.
         """
         with self._lock:
-            kept = self._kept.pop(identity, None)
-        if kept is not None:
-            if kept.alive() and not _is_harmed(kept.pid):
-                return kept
-            kept.let_go()
-        with self._lock:
-            spare, self._spare = self._spare, None
+            worker, spare = self._kept.pop(identity, None), self._spare
+            if worker is None:
+                self._spare = None
         # That an earlier start failed says nothing of this one: it may have been short of memory.
-        worker = None if spare is None or spare.exception() is not None else spare.result()
+        if worker is None and spare is not None and spare.exception() is None:
+            worker = spare.result()
         if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
             worker.let_go()
             worker = None

@@ -144,7 +144,9 @@ class TrackerLoop:
                     self.door.look(now)
                 if now - probed > _PROBE_SECONDS:
                     probed = now
-                    self.probe()
+                    # On every connection that something depends on.
+                    for key in self._registry.peers():
+                        self.send(key, {"type": "probe"})
                 self._registry.tick()
                 if look is not None and now - shown > _PROBE_SECONDS:
                     shown = now
@@ -174,14 +176,9 @@ class TrackerLoop:
             # It reads nothing, or has gone. Later: who sends may be in the middle of a decision.
             self._forwarder.post(partial(self.gone, key, "its connection dropped"))
 
-    def probe(self) -> None:
-        """Send a message on every connection that something depends on."""
-        for key in self._registry.peers():
-            self.send(key, {"type": "probe"})
-
     def gone(self, key: bytes, why: str) -> None:
         """A connection is gone; what depends on it ends."""
-        if self._registry.needs(key):
+        if key in self._registry.peers():
             self._registry.gone(key, why)
 
     def open_relay(self, lease: Lease) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.secrets import admit, make_pair, write_pair
 from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml.devices.tracker import device_credentials
-from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.tracker.registration import Registration
 from tapml_rpc.tracker.request import request_device, tracker_credentials

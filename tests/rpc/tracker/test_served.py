@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
+from tapml.cli.secrets import admit, make_pair, write_pair
 from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml_rpc.client import connect
-from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice

@@ -83,7 +83,7 @@ def test_a_killed_tracker_is_noticed_and_devices_come_back_to_the_next_by_themse
         assert page.ready.wait(PATIENCE_SECONDS)
         with leased(website, "page", lost) as (lease, session):
             tracker.kill()
-            wait_for(lambda: lost and ended == [held.id] and not board.registered)
+            wait_for(lambda: lost and ended == [held.id] and not board._registered.is_set())
             assert_lost(session, f"the lease on 'page' is over: the tracker at {website} is gone")
             with pytest.raises(
                 DeviceLostError, match=f"the lease on 'page' is over: the tracker at {website} is"
