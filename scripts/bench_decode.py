@@ -30,7 +30,7 @@ from tapml.importing.cache import PlanCache
 from tapml.importing.importer import import_model
 from tapml.models.huggingface import load_model
 from tapml.models.loaded import LoadedModel
-from tapml_rpc.in_process import open_in_process
+from tapml.package.in_process import open_in_process
 from tapml_rpc.local import open_local
 from tapml_targets import library_format
 from tapml_targets.driver import DeviceDescription

@@ -22,8 +22,8 @@ from tapml.execute.plan_runner import PlanRunner
 from tapml.importing.importer import import_model
 from tapml.models.huggingface import load_any
 from tapml.models.loaded import LoadedModel
+from tapml.package.in_process import open_in_process
 from tapml.plan.graph_plan import GraphPlan
-from tapml_rpc.in_process import open_in_process
 from tapml_targets.dtype import dtype
 from tapml_targets.ranking import default_device
 from tapml_targets.target import Target

@@ -25,8 +25,8 @@ from scripts.bare_vulkan import bare_dispatches
 from scripts.bench_runtime import take_turns
 from scripts.bench_webgpu import LAUNCHES, many_launches
 from scripts.demo_compiling import DemoCompiling
+from tapml.package.in_process import open_in_process
 from tapml_rpc.client import RemoteTensor
-from tapml_rpc.in_process import open_in_process
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import TapmlError
 from tapml_targets.platforms import platform_names

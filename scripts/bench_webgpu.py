@@ -23,10 +23,10 @@ from msgspec import structs
 
 from scripts.bench_runtime import take_turns
 from scripts.demo_compiling import DemoCompiling
+from tapml.devices.browser_process import BrowserProcess, find_browser
 from tapml.devices.reach import open_device
+from tapml.package.in_process import open_in_process
 from tapml_rpc.client import RemoteTensor, Session
-from tapml_rpc.in_process import open_in_process
-from tapml_rpc.tracker.browsers import BrowserProcess, find_browser
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import EntryCall, Library
 from tapml_targets.ranking import rank_devices

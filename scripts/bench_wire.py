@@ -23,8 +23,8 @@ from scripts.bench_runtime import take_turns
 from scripts.bench_transfers import PLAIN, TVM, WEB, row
 from scripts.wire_fuzz.kernel import packed_library
 from scripts.wire_peers import tapml
+from tapml.package.in_process import InProcessTransport, open_in_process
 from tapml_rpc.client import RemoteTensor, Session, connect
-from tapml_rpc.in_process import InProcessTransport, open_in_process
 from tapml_rpc.uploads import BlobWrite
 from tapml_targets.driver import Driver, TensorUse
 from tapml_targets.errors import TapmlError

@@ -37,8 +37,8 @@ def started_browser(which: str) -> Iterator[tuple[str, dict[str, str]]]:
     from tapml_targets.errors import SetupError
 
     command = [
-        sys.executable, "-P", "-m", "tapml_rpc.tracker.process", "--bind", "tcp://127.0.0.1:0",
-        "--browser", which, "--parent", str(os.getpid()),
+        sys.executable, "-P", "-m", "tapml.cli.main", "rpc", "tracker",
+        "--bind", "tcp://127.0.0.1:0", "--browser", which, "--parent", str(os.getpid()),
     ]  # fmt: skip
     # A separate process group: Ctrl-C is for the work, which then releases the device.
     with subprocess.Popen(
@@ -66,7 +66,7 @@ def wait_for_device(tracker: str, name: str) -> None:
     SetupError
         If it is not within two minutes.
     """
-    from tapml_rpc.tracker.listing import list_devices
+    from tapml.devices.listing import list_devices
     from tapml_targets.errors import SetupError
 
     deadline = time.monotonic() + _START_SECONDS

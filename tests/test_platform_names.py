@@ -46,8 +46,8 @@ ALLOWED: Final = {
     "tapml/importing/scans.py": "TVM's target kind, whose sorts and scans are the form for GPUs",
     "tapml/invariants/recorder.py": "PyTorch's name of a kind of device",
     "tapml/package/texts.py": BROWSER,
-    "rpc_server/tapml_rpc/tracker/browsers.py": BROWSER,
-    "rpc_server/tapml_rpc/tracker/web_page.py": BROWSER,
+    "tapml/devices/browser_process.py": BROWSER,
+    "tapml/cli/announcing.py": BROWSER,
     "targets/tapml_targets/codegen/threaded_c.py": "TVM's name of a printer that two platforms use",
     "targets/tapml_targets/platforms.py": "the default platform",
 }

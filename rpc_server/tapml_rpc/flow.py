@@ -139,11 +139,6 @@ class Flow:
         self.ended = False
         self._ways = (_Direction(one, other), _Direction(other, one))
 
-    @property
-    def held(self) -> int:
-        """Bytes read from one endpoint and not yet taken by the other, both ways."""
-        return sum(way.held for way in self._ways)
-
     def interest(self, endpoint: Endpoint) -> int:
         """What to poll an endpoint for: reading, writing, both, or nothing."""
         outward, inward = self._ways if endpoint is self.endpoints[0] else self._ways[::-1]

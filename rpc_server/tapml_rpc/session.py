@@ -261,12 +261,6 @@ class Session:
                 ["copy", source.handle, source_offset, target.handle, target_offset, size], 48
             )
 
-    def write_blob(
-        self, buffer: RemoteBuffer, data: Any, byte_offset: int = 0, *, digest: str | None = None
-    ) -> int:
-        """Write bytes that the server may already hold, e.g. a weight; see :meth:`write_blobs`."""
-        return self.write_blobs([BlobWrite(buffer, data, byte_offset, digest)])
-
     def write_blobs(self, writes: Iterable[BlobWrite]) -> int:
         """Write bytes that the server may already hold, e.g. the weights of a model.
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from scripts.wire_fuzz.server import ServerUnderTest
 from scripts.wire_peers.process import ROUND_BYTES, Bytes
+from tapml.cli.secrets import admit, make_pair, write_pair
 from tapml_rpc.client import RemoteBuffer, Session, connect
 from tapml_rpc.local import open_local
-from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.keys import make_pair, write_pair
 
 
 class Tapml:

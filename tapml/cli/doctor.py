@@ -385,7 +385,7 @@ def _clients() -> Check:
 
 
 def _tracker(address: str) -> Check:
-    from tapml_rpc.tracker.listing import list_devices
+    from tapml.devices.listing import list_devices
     from tapml_rpc.tracker.request import tracker_credentials
 
     try:

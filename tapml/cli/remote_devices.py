@@ -16,8 +16,8 @@ from tapml_targets.errors import InputError, TapmlError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tapml.devices.listing import ListedDevice
     from tapml_rpc.client import Session
-    from tapml_rpc.tracker.listing import ListedDevice
     from tapml_targets.driver import DeviceDescription
     from tapml_targets.self_test.facts import SelfTest
 
@@ -81,7 +81,7 @@ def remote_devices(
     """
     if not tracker:
         return [], ""
-    from tapml_rpc.tracker.listing import list_devices
+    from tapml.devices.listing import list_devices
     from tapml_rpc.tracker.request import tracker_credentials
 
     try:

@@ -6,14 +6,24 @@ import argparse
 import getpass
 import re
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tapml.cli.announcing import announce, how_to_open, how_to_reach, page_url
 from tapml.cli.model_arguments import number
-from tapml_rpc.supervisor import options as serve_options
-from tapml_rpc.tracker import options as tracker_options
+from tapml.cli.server_options import (
+    add_serve_options,
+    add_tracker_options,
+    serve_options,
+    tracker_options,
+)
 from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml_rpc.tracker.process import Look
 
 _MOST_HOURS: Final = 366 * 24
 
@@ -52,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
             "\nOff loopback a server needs a secret: `tapml rpc keygen --help`.\n"
         ),
     )
-    serve_options.add_arguments(serve)
+    add_serve_options(serve)
     serve.set_defaults(run=_serve)
     _add_keygen_parser(actions)
     _add_tracker_parser(actions)
@@ -62,7 +72,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
     from tapml_rpc.supervisor.serve import serve
 
-    return serve(serve_options.options_from(arguments))
+    return serve(serve_options(arguments), lambda line: announce(line, how_to_reach))
 
 
 def _add_tracker_parser(actions: Any) -> None:
@@ -83,15 +93,35 @@ def _add_tracker_parser(actions: Any) -> None:
             "  tapml devices --tracker tcp://127.0.0.1:9190      its devices and their holders\n"
         ),
     )
-    tracker_options.add_arguments(parser)
+    add_tracker_options(parser)
     parser.set_defaults(run=_track)
 
 
 def _track(arguments: argparse.Namespace) -> int:
     """Track devices until stopped."""
+    from tapml.devices.browser_process import kept_browsers, named_browsers
     from tapml_rpc.tracker.process import run_tracker
 
-    return run_tracker(tracker_options.options_from(arguments))
+    browsers = named_browsers(arguments.browsers)
+    if browsers and arguments.websocket.startswith("wss:"):
+        raise InputError(
+            "--browser opens the page of this machine, which needs no certificate: give "
+            "--websocket ws://127.0.0.1:PORT, or leave it out; wss:// is for another tracker"
+        )
+    if browsers:
+        arguments.websocket = arguments.websocket or "ws://127.0.0.1:0"
+
+    @contextmanager
+    def announced(line: dict[str, Any]) -> Iterator[Look | None]:
+        announce(line | ({"browsers": list(browsers)} if browsers else {}), how_to_open)
+        if not browsers:
+            yield None
+            return
+        page = page_url(line, "127.0.0.1")
+        with kept_browsers(page, browsers, arguments.browser_patience) as look:
+            yield look
+
+    return run_tracker(tracker_options(arguments), announced)
 
 
 def _add_keygen_parser(actions: Any) -> None:
@@ -168,7 +198,8 @@ def _keygen(arguments: argparse.Namespace) -> int:
 
 
 def _make_keys(name: str, folder: Path | None, force: bool) -> None:
-    from tapml_rpc.security.keys import PUBLIC_SUFFIX, make_pair, write_pair
+    from tapml.cli.secrets import make_pair, write_pair
+    from tapml_rpc.security.keys import PUBLIC_SUFFIX
 
     pair = make_pair(name)
     secret = write_pair(pair, folder, force=force)
@@ -183,7 +214,8 @@ def _make_keys(name: str, folder: Path | None, force: bool) -> None:
 
 
 def _authorize(given: str, name: str | None, listed: Path | None) -> None:
-    from tapml_rpc.security.allow_list import admit, default_path
+    from tapml.cli.secrets import admit
+    from tapml_rpc.security.allow_list import default_path
     from tapml_rpc.security.keys import read_public
 
     key = read_public(given)
@@ -197,7 +229,8 @@ def _authorize(given: str, name: str | None, listed: Path | None) -> None:
 
 
 def _make_token(arguments: argparse.Namespace) -> None:
-    from tapml_rpc.security.token import add_token, default_path
+    from tapml.cli.secrets import add_token
+    from tapml_rpc.security.token import default_path
 
     path, name = arguments.listed or default_path(), arguments.name or "client"
     seconds = arguments.hours and arguments.hours * 3600

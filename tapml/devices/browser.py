@@ -21,8 +21,8 @@ from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, Tapm
 from tapml_targets.platforms import browser_platform
 
 if TYPE_CHECKING:
+    from tapml.devices.browser_process import BrowserProcess
     from tapml_rpc.security.credentials import Credentials
-    from tapml_rpc.tracker.browsers import BrowserProcess
     from tapml_rpc.tracker.lease import Lease
 
 Say = Callable[[str], None]
@@ -114,8 +114,8 @@ def lend_browser(
 
 def _registered(credentials: Credentials | None, tell: Say) -> tuple[str, str] | None:
     """A running tracker's address and the name of one of its pages, a free one first."""
+    from tapml.devices.listing import list_devices
     from tapml.devices.tracker import VARIABLE
-    from tapml_rpc.tracker.listing import list_devices
     from tapml_rpc.tracker.options import DEFAULT_BIND
 
     given = os.environ.get(VARIABLE, "")
@@ -151,7 +151,7 @@ def _listens(address: str) -> bool:
 
 def _show(url: str, way: str, tell: Say, stack: ExitStack) -> BrowserProcess | None:
     """Have the page opened; the browser that was started for it, None if a person opens it."""
-    from tapml_rpc.tracker.browsers import AUTOMATIC, BrowserProcess, find_browser
+    from tapml.devices.browser_process import AUTOMATIC, BrowserProcess, find_browser
 
     if not way and _has_screen() and webbrowser.open(url):
         tell(f"the page is open in your browser: {url}")
@@ -224,7 +224,7 @@ class OwnTracker:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [
-                sys.executable, "-P", "-m", "tapml_rpc.tracker.process",
+                sys.executable, "-P", "-m", "tapml.cli.main", "rpc", "tracker",
                 "--bind", f"tcp://{_LOOPBACK}:0", "--websocket", f"ws://{_LOOPBACK}:0",
                 "--parent", str(os.getpid()),
             ],

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from tapml.models.checkpoint import Checkpoint
 from tapml.models.tensor_file import ALIGNMENT, Array, TensorFile, open_tensors, write_tensors
 from tapml.models.weight_names import plain_names
-from tapml_rpc.memory import usable_bytes
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.dtype import dtype as data_type
 from tapml_targets.errors import InputError
+from tapml_targets.host_memory import usable_bytes
 
 BOUND: Final = "TAPML_MAP_WEIGHTS"
 """Environment variable: models with more bytes of weights are mapped, and at most about so many are

@@ -14,11 +14,11 @@ from tapml.devices import reach
 from tapml.models.chat_template import ChatTemplate
 from tapml.models.stored import StoredModel
 from tapml.models.text import Codec
+from tapml.package.in_process import open_in_process
 from tapml.package.manifest import ValidatedDevice
 from tapml.package.sample import Sample
 from tapml.plan.graph_plan import GraphPlan
 from tapml_rpc.client import Session
-from tapml_rpc.in_process import open_in_process
 from tapml_rpc.local import open_local
 from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.doctor import Check, check_rpc
-from tapml_rpc.security.allow_list import admit, default_path
-from tapml_rpc.security.keys import make_pair, write_pair
+from tapml.cli.secrets import admit, make_pair, write_pair
+from tapml_rpc.security.allow_list import default_path
 
 
 @pytest.fixture(autouse=True)

@@ -17,11 +17,11 @@ from tapml.compiler.reference import compile_reference
 from tapml.diagnosis.diagnose import diagnose
 from tapml.failures.build_log import messages_of
 from tapml.failures.diagnosis import Diagnosis
+from tapml.package.in_process import InProcessTransport, open_in_process
 from tapml.replaying.failure import Failure
 from tapml.replaying.pace import Pace, Pacer
 from tapml.replaying.replayer import replay_operator
 from tapml.verdicts.verdict import Cause
-from tapml_rpc.in_process import InProcessTransport, open_in_process
 from tapml_rpc.session import Session
 from tapml_targets.conformance.bench import Bench
 from tapml_targets.conformance.running import run_cases

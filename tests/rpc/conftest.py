@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from tapml.package.in_process import open_in_process
 from tapml_rpc.client import Session, connect
-from tapml_rpc.in_process import open_in_process
 from tapml_rpc.local import open_local
 from tests.conftest import RequireDevice
 from tests.rpc.peers import RawPeer, ServerProcess

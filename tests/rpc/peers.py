@@ -19,7 +19,7 @@ class ServerProcess(AnnouncedProcess):
     """``tapml rpc serve``."""
 
     def __init__(self, *arguments: str, device: str = "opencl:0") -> None:
-        super().__init__("tapml_rpc.supervisor.serve", "--device", device, *arguments)
+        super().__init__("tapml.cli.main", "rpc", "serve", "--device", device, *arguments)
 
 
 class RawPeer:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tapml_rpc.child_process import is_busy
 from tapml_rpc.client import RemoteTensor, Session, connect
 from tapml_rpc.local import LocalWorker, open_local
 from tapml_rpc.supervisor.worker_process import WorkerProcess
@@ -266,10 +267,10 @@ def test_a_server_that_waits_for_a_processor_is_slow_and_not_gone(doomed: Sessio
     """What tells a starved process from a stopped one is what the system says of its threads."""
     worker = worker_of(doomed)
     call_add_one(doomed, NEVER_ENDS)
-    wait_for(worker.busy)
+    wait_for(lambda: is_busy(worker.pid))
     os.kill(worker.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
     try:
-        wait_for(lambda: not worker.busy())
+        wait_for(lambda: not is_busy(worker.pid))
     finally:
         os.kill(worker.pid, signal.SIGKILL)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tapml.package.in_process import InProcessTransport, open_in_process
 from tapml_rpc.client import RemoteTensor, Session
 from tapml_rpc.device.commands import MAX_BOUND
-from tapml_rpc.in_process import InProcessTransport, open_in_process
 from tapml_rpc.remote import RemoteLibrary
 from tapml_targets.errors import InputError
 from tapml_targets.ranking import find_device

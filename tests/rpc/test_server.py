@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from scripts.processes import own_bytes
+from tapml.cli.main import main
 from tapml_rpc.client import connect
-from tapml_rpc.supervisor.serve import main
 from tapml_targets.description import from_plain
 from tapml_targets.errors import EXIT_NO_DEVICE, EXIT_USAGE
 from tests.conftest import RequireDevice
@@ -136,7 +136,7 @@ def test_ctrl_c_in_the_client_leaves_no_process(require_device: RequireDevice) -
 def test_an_address_off_loopback_is_refused_in_one_line(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--bind", address]) == EXIT_USAGE
+    assert main(["rpc", "serve", "--bind", address]) == EXIT_USAGE
     out, log = capsys.readouterr()
     assert out == "" and log.count("\n") == 1
     assert "only loopback is safe" in log
@@ -147,7 +147,7 @@ def test_an_address_in_use_is_said(server: ServerProcess) -> None:
         [
             sys.executable,
             "-m",
-            "tapml_rpc.supervisor.serve",
+            *("tapml.cli.main", "rpc", "serve"),
             "--bind",
             server.address,
             "--device",
@@ -166,8 +166,8 @@ def test_devices_that_are_not_there_are_named(
     require_device: RequireDevice, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_device("opencl")
-    assert main(["--device", "opencl:99"]) == EXIT_NO_DEVICE
-    assert main(["--device", "abacus"]) == EXIT_USAGE
+    assert main(["rpc", "serve", "--device", "opencl:99"]) == EXIT_NO_DEVICE
+    assert main(["rpc", "serve", "--device", "abacus"]) == EXIT_USAGE
     log = capsys.readouterr().err
     assert "opencl:99" in log and "known targets:" in log
 

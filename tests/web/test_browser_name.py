@@ -15,8 +15,8 @@ import pytest
 
 from tapml.cli.offload import add_parser, session_settings
 from tapml.devices.browser import without_opening
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_another, open_device
-from tapml_rpc.tracker.listing import list_devices
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.pages import NAME, DevicePage
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.announcing import how_to_open
+from tapml.devices.listing import list_devices
 from tapml_rpc.client import connect
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
-from tapml_rpc.tracker.web_page import how_to_open
 from tapml_targets.errors import ProtocolError, SetupError
 from tests.report.browser import open_browser
 from tests.rpc.announced import AnnouncedProcess

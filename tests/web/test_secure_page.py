@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.tracker.listing import list_devices
 from tests.report.browser import Page, open_browser
 from tests.rpc.tracker.trackers import TrackerProcess
 from tests.targets.libraries import library as small_library

@@ -9,7 +9,7 @@ from tapml_rpc.tracker import records
 # Before whoever reads it is imported.
 records.VERSION = 99  # type: ignore[misc]
 
-from tapml_rpc.tracker.process import main  # noqa: E402
+from tapml.cli.main import main  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(["rpc", "tracker", *sys.argv[1:]]))

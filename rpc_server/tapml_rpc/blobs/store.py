@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.index import Arrival, BlobIndex, HeldBlob
 from tapml_rpc.blobs.memory import cost
-from tapml_rpc.memory import usable_bytes
 from tapml_targets.errors import SetupError
+from tapml_targets.host_memory import usable_bytes
 
 # Most bytes that are read from disk while a client waits: larger ones would delay other clients.
 _READ_AT_ONCE_BYTES: Final = 4 << 20

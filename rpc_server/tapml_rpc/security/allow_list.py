@@ -19,12 +19,11 @@ from types import MappingProxyType
 from typing import Final
 
 from tapml_rpc.security.keys import KEY_CHARACTERS, check_name, is_key
-from tapml_rpc.security.private_files import WatchedFile, append_line, config_folder
+from tapml_rpc.security.private_files import WatchedFile, config_folder
 from tapml_targets.errors import InputError
 
 _LINE: Final = re.compile(r"(?P<name>\S+)[ \t]+(?P<key>\S+)(?:[ \t]+#(?P<comment>.*))?[ \t]*")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e\t]")
-_HEADING: Final = "# The clients this device admits: a name, a public key, a comment after a #.\n"
 
 
 @dataclass(frozen=True)
@@ -97,25 +96,3 @@ class AllowList:
     def find(self, public: str) -> Client | None:
         """The client with this key; None for none. From any thread; see :meth:`clients`."""
         return self._file.read().get(public)
-
-
-def admit(path: Path, name: str, public: str, comment: str = "") -> Client:
-    """Add a client to a list, made if needed; raises InputError or SetupError."""
-    check_name(name)
-    if not is_key(public):
-        raise InputError(f"expected a public key of {KEY_CHARACTERS} characters, got {public!r}")
-    comment = _UNPRINTABLE.sub("?", comment)
-
-    def add(text: str) -> str:
-        for known in parse_allow_list(text, str(path)).values():
-            if known.public == public:
-                raise InputError(f"{path} admits this key already, as {known.name!r}")
-            if known.name == name:
-                raise InputError(
-                    f"{path} has a client {name!r} with another key; give another --name, or take "
-                    "its line out first"
-                )
-        return f"{name} {public}" + (f" # {comment}" if comment else "")
-
-    append_line(path, _HEADING, add, secret=False)
-    return Client(name, public, comment)

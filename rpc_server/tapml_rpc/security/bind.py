@@ -133,8 +133,7 @@ def check_effects(options: Any) -> None:
             "clients are not asked for theirs. `tapml rpc keygen` makes one, --key FILE.secret "
             "names it"
         )
-    browsers = getattr(options, "browsers", ())
-    without_socket = [] if options.websocket or browsers else _given(options, _FOR_WEBSOCKET)
+    without_socket = [] if options.websocket else _given(options, _FOR_WEBSOCKET)
     if without_socket:
         raise InputError(
             f"{' and '.join(without_socket)} without --websocket: no WebSocket is served. Give "

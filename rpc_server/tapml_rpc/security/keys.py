@@ -12,15 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tapml_rpc.security.private_files import (
-    PUBLIC_MODE,
-    SECRET_MODE,
-    check_mode,
-    config_folder,
-    make_folder,
-    read_checked,
-    write_private,
-)
+from tapml_rpc.security.private_files import check_mode, read_checked
 from tapml_targets.errors import InputError, SetupError
 
 KEY_CHARACTERS: Final = 40
@@ -33,11 +25,11 @@ _DIGIT: Final = {character: value for value, character in enumerate(_Z85)}
 _GROUP: Final = 5
 _FILE_BYTES: Final = 4096
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-_PUBLIC_KIND: Final = "tapml public key"
-_SECRET_KIND: Final = "tapml secret key"  # noqa: S105 - what a file says it is
+PUBLIC_KIND: Final = "tapml public key"
+SECRET_KIND: Final = "tapml secret key"  # noqa: S105 - what a file says it is
 _FIELDS: Final = {
-    _PUBLIC_KIND: ("kind", "name", "public"),
-    _SECRET_KIND: ("kind", "name", "public", "secret"),
+    PUBLIC_KIND: ("kind", "name", "public"),
+    SECRET_KIND: ("kind", "name", "public", "secret"),
 }
 
 
@@ -79,12 +71,10 @@ def is_key(text: str) -> bool:
 
 
 def encode_key(key: bytes) -> str:
-    """The text of 32 bytes."""
-    digits = []
-    for start in range(0, len(key), 4):
-        value = int.from_bytes(key[start : start + 4], "big")
-        digits += [_Z85[value // 85**place % 85] for place in range(_GROUP - 1, -1, -1)]
-    return "".join(digits)
+    """The text of 32 bytes; needs ZeroMQ."""
+    from zmq.utils import z85
+
+    return z85.encode(key).decode()
 
 
 def _group_value(group: str) -> int:
@@ -94,49 +84,11 @@ def _group_value(group: str) -> int:
     return value
 
 
-def make_pair(name: str) -> KeyPair:
-    """A new key pair; raises SetupError if this machine's ZeroMQ has no CURVE."""
-    check_name(name)
-    try:
-        import zmq
-
-        public, secret = zmq.curve_keypair()
-    except (ImportError, OSError) as error:
-        raise SetupError(
-            f"this machine's ZeroMQ has no CURVE ({error}); install the wheel: `pip install pyzmq`"
-        ) from None
-    return KeyPair(name, public.decode(), secret.decode())
-
-
-def write_pair(pair: KeyPair, folder: Path | None = None, *, force: bool = False) -> Path:
-    """Write ``NAME.secret`` and ``NAME.public``. Returns the secret one's path.
-
-    Killed in the middle it leaves a secret file that holds both keys, and no public file of another
-    pair beside it. The folder, by default the user's own ``keys``, is created for this user only if
-    missing. `force` replaces files of this name: those who trust the old key trust nobody then.
-    Raises InputError if one of them exists; SetupError if they cannot be written.
-    """
-    folder = config_folder("keys") if folder is None else folder
-    make_folder(folder)
-    secret = folder / f"{pair.name}{SECRET_SUFFIX}"
-    public = folder / f"{pair.name}{PUBLIC_SUFFIX}"
-    if force:
-        public.unlink(missing_ok=True)
-    for path in (secret, public):
-        if not force and path.exists():
-            raise InputError(
-                f"{path} exists; give another --name, or --force if it is no longer needed"
-            )
-    write_private(secret, _render(pair, secret=True), mode=SECRET_MODE, replace=force)
-    write_private(public, _render(pair, secret=False), mode=PUBLIC_MODE, replace=force)
-    return secret
-
-
 def read_pair(path: Path) -> KeyPair:
     """Read a secret file; raises InputError if it is damaged, SetupError if others may read it."""
     text = read_checked(path, secret=False, limit=_FILE_BYTES)
     fields = _parse(text, str(path))
-    if fields["kind"] != _SECRET_KIND:
+    if fields["kind"] != SECRET_KIND:
         raise InputError(
             f"{path} holds a public key; here the secret one is needed, "
             f"{path.with_suffix(SECRET_SUFFIX).name}"
@@ -160,27 +112,12 @@ def read_public(key_or_path: str | Path) -> PublicKey:
             f"holds one, got {given[:80]!r}; `tapml rpc keygen` prints it (quote it in a shell)"
         )
     fields = _parse(read_checked(path, secret=False, limit=_FILE_BYTES), str(path))
-    if fields["kind"] == _SECRET_KIND:
+    if fields["kind"] == SECRET_KIND:
         raise InputError(
             f"{path} holds a secret key, which stays where it was made; give "
             f"{path.with_suffix(PUBLIC_SUFFIX).name}"
         )
     return PublicKey(fields["name"], fields["public"])
-
-
-def _render(pair: KeyPair, *, secret: bool) -> str:
-    if secret:
-        lines = [
-            f"# With this file anyone is {pair.name!r} to every device that knows its public key.",
-            "# It stays on the machine where it was made.",
-            f"kind: {_SECRET_KIND}",
-        ]
-    else:
-        lines = ["# This is not a secret: the other side needs it.", f"kind: {_PUBLIC_KIND}"]
-    lines += [f"name: {pair.name}", f"public: {pair.public}"]
-    if secret:
-        lines.append(f"secret: {pair.secret}")
-    return "\n".join(lines) + "\n"
 
 
 def _parse(text: str, where: str) -> dict[str, str]:
@@ -190,7 +127,7 @@ def _parse(text: str, where: str) -> dict[str, str]:
             continue
         name, colon, value = line.partition(": ")
         # The text of a line may be a secret: it is never repeated.
-        if not colon or name not in _FIELDS[_SECRET_KIND]:
+        if not colon or name not in _FIELDS[SECRET_KIND]:
             raise InputError(
                 f"{where}, line {number}: expected kind, name, public or secret, as in the files "
                 "that `tapml rpc keygen` writes"

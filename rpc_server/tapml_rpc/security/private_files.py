@@ -144,19 +144,6 @@ def folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def append_line(path: Path, heading: str, add: Callable[[str], str], *, secret: bool) -> None:
-    """Add the line that `add` makes of a list's text, which starts with `heading` if it is new.
-
-    Running servers see it at once. Raises what `add` raises; SetupError if it cannot be written.
-    """
-    path = path.resolve()
-    make_folder(path.parent)
-    with folder_lock(path.parent):
-        text = read_checked(path, secret=secret, limit=FILE_BYTES) if path.exists() else heading
-        line, body = add(text), text.rstrip("\n")
-        write_private(path, f"{body}\n{line}\n", replace=True)
-
-
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:

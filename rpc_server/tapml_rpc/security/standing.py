@@ -76,6 +76,12 @@ HELLOS: Final = 240
 HELLO_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.5
 
+
+def is_proven(identity: str) -> bool:
+    """Whether an identity is one client's: a key's or a token's, or that of a lease of a key."""
+    return identity.removeprefix(LEASE_IDENTITY) != LOOPBACK_IDENTITY
+
+
 Judge: TypeAlias = Callable[[str], str]
 """Why an identity may not stay; empty if it may, or if this judge does not know it."""
 Sessions: TypeAlias = Callable[[], Iterable[tuple[str, Callable[[str], None]]]]

@@ -24,7 +24,6 @@ from tapml_rpc.security.keys import check_name
 from tapml_rpc.security.private_files import (
     FILE_BYTES,
     WatchedFile,
-    append_line,
     config_folder,
     folder_lock,
     read_checked,
@@ -38,9 +37,6 @@ TOKEN_CHARACTERS: Final = 43
 _SPENT: Final = 256
 _IDENTITY_DIGITS: Final = 8
 _LINE: Final = re.compile(r"(\S+) ([0-9a-f]{64}) (once|always) (never|[1-9][0-9]{0,11})")
-_HEADING: Final = (
-    "# Tokens this device takes: a name, SHA-256, once or always, the time of its end.\n"
-)
 
 
 class TokenRefusedError(SetupError):
@@ -199,24 +195,6 @@ class TokenBook:
         if len(self._spent) > _SPENT:
             self._spent.popitem(last=False)
         return self._own.pop(known.digest, None) is None
-
-
-def add_token(path: Path, name: str, *, once: bool = False, seconds: float | None = None) -> str:
-    """A new token, whose hash is added to a list; raises InputError or SetupError."""
-    check_name(name)
-    token = make_token()
-    end = "never" if seconds is None else str(int(time.time() + max(seconds, 1.0)))
-    line = f"{name} {digest_of(token)} {'once' if once else 'always'} {end}"
-
-    def add(text: str) -> str:
-        if any(known.name == name for known in parse_tokens(text, str(path)).values()):
-            raise InputError(
-                f"{path} has a token {name!r} already; give another --name, or take its line out"
-            )
-        return line
-
-    append_line(path, _HEADING, add, secret=True)
-    return token
 
 
 def _remove(path: Path, digest: str) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,7 +117,7 @@ class Hub:
                 identity=identity,
                 epoch=self.epoch,
                 channel=channel,
-                worker=self._pool.take(),
+                worker=self._pool.take(identity),
                 bounds=self.bounds,
                 kernel_deadline=deadline,
                 silence_seconds=self.options.silence_seconds,
@@ -124,6 +125,7 @@ class Hub:
                 blobs=BlobRequests(self.blobs, identity, self._blob_bound),
                 lease=lease,
                 company=self._company,
+                keep=partial(self._pool.keep, identity),
                 on_end=self._forget,
             )
             self._relays[relay.token] = relay
@@ -179,6 +181,7 @@ class Hub:
         deadline = time.monotonic() + _END_SECONDS
         while not all(relay.ended for relay in relays) and time.monotonic() < deadline:
             time.sleep(0.02)
+        self._pool.drop()
 
     def load(self) -> dict[str, int]:
         """What the device is doing and keeps, for a tracker."""

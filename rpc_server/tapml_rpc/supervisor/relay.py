@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.child_process import is_busy
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
@@ -66,6 +67,7 @@ class Company:
             self._worked.pop(token, None)
 
 
+_CLOSED: Final = "closed by the client"
 # Seconds in which a hanging worker must begin, and then end, its answer with its stack.
 _STACK_SECONDS: Final = 1.5
 _TOLD_SECONDS: Final = 0.2
@@ -145,7 +147,9 @@ class Standstill:
             self._moved = now
             return 0.0
         idle = now - self._moved
-        return idle if idle > (_BUSY_SECONDS if self._worker.busy() else _IDLE_SECONDS) else 0.0
+        return (
+            idle if idle > (_BUSY_SECONDS if is_busy(self._worker.pid) else _IDLE_SECONDS) else 0.0
+        )
 
 
 def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedError, str]:
@@ -162,9 +166,10 @@ class Relay:
 
     `worker` ends with the session. `kernel_deadline` is the longest time of one command and
     `silence_seconds` of a silent client, in seconds; 0 for never. `download_credit` bytes go to the
-    client before it grants more. `on_end` is called once, with this, when the session has ended.
-    `ended` says why the session is over, empty while it is not; `loss` is the error its client was
-    sent, None if it was sent none.
+    client before it grants more. `keep` takes the worker of a session that its client has closed,
+    with nothing under way; False if it is not kept. `on_end` is called once, with this, when the
+    session has ended. `ended` says why the session is over, empty while it is not; `loss` is the
+    error its client was sent, None if it was sent none.
     """
 
     def __init__(
@@ -182,6 +187,7 @@ class Relay:
         blobs: BlobRequests,
         lease: str,
         company: Company,
+        keep: Callable[[WorkerProcess], bool] = lambda worker: False,
         on_end: Callable[[Relay], None],
     ) -> None:
         self.token = token
@@ -194,6 +200,7 @@ class Relay:
         self._channel = channel
         self._worker = worker
         self._blobs = blobs
+        self._keep = keep
         self._on_end = on_end
         self._company = company
         self._ready = False
@@ -221,11 +228,6 @@ class Relay:
         """The worker's socket, to be polled for reading; -1 once the session has ended."""
         return self._worker.pipe.fileno()
 
-    def busy_seconds(self) -> float:
-        """How long the running command has taken; 0 while idle."""
-        running = self._worker.board.running()
-        return max(0.0, time.monotonic() - running[2]) if running else 0.0
-
     def connect(self, connection: socket.socket, received: bytes) -> None:
         """Have the worker serve a data connection, now ours, of which `received` has been read."""
         if self.ended:
@@ -251,7 +253,7 @@ class Relay:
             wire.integer(header.get("bytes"), "credit")
             self._relayed.forward(packed)
         elif kind == "goodbye":
-            self.end("closed by the client")
+            self.end(_CLOSED)
         elif kind == "blob":
             self._hand_over(*self._blobs.handle(header, chunk))
         else:
@@ -268,7 +270,7 @@ class Relay:
             board = self._worker.board
             board.cancel_through = max(board.cancel_through, sequence)
         elif kind == "goodbye":
-            self.end("closed by the client")
+            self.end(_CLOSED)
         else:
             raise ProtocolError(f"unknown control message {str(kind)[:60]!r}")
         return None
@@ -350,12 +352,14 @@ class Relay:
             self._worker.kill()
         # Off the list first: another front's thread may be reading every session's memory.
         self._on_end(self)
-        after = None
+        after, worker = None, self._worker
         if self._served is not None:
             # On control it has been told already, unless that is gone.
             last = error_reply(lost_session(why), None) if self.loss is None else b""
             after = partial(self._part, self._served, last)
-        self._worker.let_go(after)
+        elif why == _CLOSED and self._ready and self._relayed.has_none() and self._keep(worker):
+            return
+        worker.let_go(after)
 
     def _part(self, served: WorkerServed, last: bytes) -> None:
         """The worker has ended: say the last word, unless it broke off within a message."""
@@ -402,7 +406,7 @@ class Relay:
         if self._served is None:
             self._taken(self._relayed.pass_on(header, frame))
         elif header.get("type") == "goodbye":
-            self.end("closed by the client")
+            self.end(_CLOSED)
         elif header.get("type") == "lost":
             self.give_up(wire.text(header.get("why"), "why", 1000))
         else:
@@ -436,7 +440,7 @@ class Relay:
         }
         running = board.running()
         if running is not None:
-            pong["busy_seconds"] = round(self.busy_seconds(), 3)
+            pong["busy_seconds"] = round(max(0.0, time.monotonic() - running[2]), 3)
             pong["command"] = board.last.name(*running[:2])
         return pong
 

@@ -1,37 +1,29 @@
-"""``tapml rpc serve``: a supervisor for one device of this machine.
-
-Its addresses are printed as one JSON line on standard output once the device has been opened in a
-worker; everything else goes to standard error.
-"""
+"""``tapml rpc serve``: a supervisor for one device of this machine."""
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import gc
 import importlib.util
-import json
 import os
 import re
 import socket
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.memory import keep_freed_memory
-from tapml_rpc.security.bind import bracketed, check_bind, check_effects, reachable
+from tapml_rpc.security.bind import bracketed, check_bind, check_effects
 from tapml_rpc.security.standing import listed_key
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
+from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.waking import StopRequest
 from tapml_targets.description import to_plain
-from tapml_targets.errors import InputError, SetupError, TapmlError
+from tapml_targets.errors import InputError, SetupError
 from tapml_targets.limit_profiles import narrowed
 from tapml_targets.ranking import find_device
 
@@ -42,42 +34,15 @@ if TYPE_CHECKING:
     from tapml_rpc.tracker.registration import Registration
 
 
-def announce(line: dict[str, Any]) -> None:
-    """Print a line of JSON, the last on standard output: what others print goes to the other."""
-    output = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        os.write(output, json.dumps(line).encode() + b"\n")
-    finally:
-        os.close(output)
-
-
-def how_to_reach(line: Mapping[str, Any], host: str) -> list[str]:
-    """Lines for a person; `host` replaces an address that stands for all of them."""
-    device = line["device"]
-    lines = [f"serving {device['platform']}:{device['index']} {device['name']} until Ctrl-C; try"]
-    if line["address"]:
-        secrets = {}
-        if "server_key" in line:
-            secrets = {"TAPML_RPC_KEY": "FILE.secret", "TAPML_RPC_SERVER_KEY": line["server_key"]}
-        lines.append(_command(line["address"], host, secrets))
-    if "websocket" in line:
-        names = {"TAPML_RPC_TOKEN": "token", "TAPML_RPC_FINGERPRINT": "fingerprint"}
-        given = {variable: line[name] for variable, name in names.items() if name in line}
-        lines.append(_command(line["websocket"], host, given))
-    return lines
-
-
-def _command(address: str, host: str, secrets: Mapping[str, str]) -> str:
-    words = [f"{name}={quote(value)}" for name, value in secrets.items()]
-    return " ".join(["  ", *words, "tapml offload --device", reachable(address, host)])
-
-
 _LOOK_SECONDS: Final = 0.1
 
 
-def serve(options: SupervisorOptions) -> int:
-    """Serve a device until a signal: the exit code. Raises TapmlError if it cannot."""
+def serve(options: SupervisorOptions, announce: Callable[[dict[str, Any]], None]) -> int:
+    """Serve a device until a signal: the exit code. Raises TapmlError if it cannot.
+
+    `announce` is called with what a line of JSON is to say, once the device has been opened in a
+    worker.
+    """
     _check_bindings(options)
     _check_tracker(options)
     check_effects(options)
@@ -118,9 +83,6 @@ def serve(options: SupervisorOptions) -> int:
         gc.freeze()
         gc.collect()
         announce(line)
-        if sys.stderr.isatty():
-            for text in how_to_reach(line, socket.gethostname()):
-                print(f"tapml: {text}", file=sys.stderr, flush=True)
         if front is not None:
             front.run(stopping.asked)
         while not stopping.asked():
@@ -248,18 +210,3 @@ def _registration(
 
 def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point of ``python -m tapml_rpc.supervisor.serve``."""
-    parser = argparse.ArgumentParser(prog="tapml rpc serve", description=__doc__)
-    add_arguments(parser)
-    try:
-        return serve(options_from(parser.parse_args(arguments)))
-    except TapmlError as error:
-        print(f"tapml rpc serve: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

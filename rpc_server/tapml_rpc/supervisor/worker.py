@@ -38,6 +38,9 @@ from tapml_targets.ranking import find_device
 # a blob, with its descriptor unless the session has released it.
 CLIENT: Final = "client"
 ATTACHED: Final = "attached"
+# The session has ended and another will come, on channels that come with four of these.
+AGAIN: Final = "again"
+_CHANNELS: Final = 4
 
 
 class Worker:
@@ -54,6 +57,7 @@ class Worker:
         self._board = board
         self._allow_native = allow_native
         self._driver: Driver
+        self._libraries: LibraryStore | None = None
         self._sequence = 0
         # Whether a batch waits for the client's credit.
         self._paused = False
@@ -78,17 +82,41 @@ class Worker:
             self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
             return
         self._driver = driver
-        self._pipe.send(wire.pack({"type": "ready", "device": to_plain(found)}))
         # What start-up made stays: the garbage collector need not visit it again.
         gc.freeze()
+        worker: Worker | None = self
         try:
-            grant, first = self._supervisor.next(), self._supervisor.next()
-            if grant is not None and first is not None:
-                self._serve(grant.header, first)
+            while worker is not None:
+                worker._pipe.send(wire.pack({"type": "ready", "device": to_plain(found)}))
+                worker = worker._serve_one()
         finally:
             driver.close()
 
-    def _serve(self, grant: wire.Header, first: Received) -> None:
+    def _serve_one(self) -> Worker | None:
+        """Serve one session; what serves the next one, None if there is none."""
+        grant, first = self._supervisor.next(), self._supervisor.next()
+        if grant is None or first is None or not self._serve(grant.header, first):
+            return None
+        # A device that has an error left is opened again.
+        self._driver.finish()
+        while len(self._pipe.descriptors) < _CHANNELS:
+            if self._supervisor.next() is None:
+                return None
+        pipe, up, down, board = self._pipe.descriptors
+        self._pipe.descriptors.clear()
+        self._pipe.close()
+        other = Worker(
+            Pipe(socket.socket(fileno=pipe)),
+            Ring(up),
+            Ring(down),
+            Board(board),
+            allow_native=self._allow_native,
+        )
+        other._driver, other._libraries = self._driver, self._libraries
+        return other
+
+    def _serve(self, grant: wire.Header, first: Received) -> bool:
+        """Serve the session to its end; whether another is to come, after one without a failure."""
         bounds = Bounds.from_wire(grant["bounds"])
         self._session.download_credit = grant["download_credit"]
         messages = [first]
@@ -99,7 +127,7 @@ class Worker:
                 connection, received, first.header, bounds, self._board, self._pipe
             )
             messages.clear()
-        libraries = LibraryStore(
+        libraries = self._libraries = self._libraries or LibraryStore(
             self._driver, library_bytes=bounds.library_bytes, allow_native=self._allow_native
         )
         interpreter = Interpreter(
@@ -111,14 +139,20 @@ class Worker:
             clock=BoardClock(self._board),
             pieces=self._channel,
         )
+        again = False
         try:
             for message in chain(messages, iter(self._channel.next, None)):
+                again = message.header["type"] == AGAIN
+                if again:
+                    break
                 self._dispatch(interpreter, bounds, message)
         except ClientGoneError as error:
             if isinstance(self._channel, SocketChannel):
                 self._channel.lose(error)
         interpreter.release(self._session)
-        libraries.close()
+        if not again:
+            libraries.close()
+        return again and self._session.failure is None
 
     def _dispatch(self, interpreter: Interpreter, bounds: Bounds, message: Received) -> None:
         session, header = self._session, message.header

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import socket
@@ -10,15 +11,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from copy import copy
 from pathlib import Path
 from typing import Final
 
 from tapml_rpc import wire
-from tapml_rpc.child_process import OutputTail, describe_exit, is_busy
+from tapml_rpc.child_process import OutputTail, describe_exit
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
+from tapml_rpc.security.standing import is_proven
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
 from tapml_rpc.supervisor.pipe import Pipe, Ring, make_memory
 from tapml_targets.description import from_plain, to_plain
@@ -27,6 +31,11 @@ from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 
 RING_BYTES: Final = 32 << 20
 START_SECONDS: Final = 60.0
+KEPT_WORKERS: Final = 4
+KEPT_SECONDS: Final = 60.0
+KEPT_BYTES: Final = 1 << 30
+_REST_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 1.0
 _UNSENT_BYTES: Final = 64 << 20
 _END_SECONDS: Final = 1.0
 # Where a worker's code begins: every complete stack of a worker contains it.
@@ -55,15 +64,9 @@ class WorkerProcess:
         prefix: Sequence[str] = (),
     ) -> None:
         with ExitStack() as on_failure:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            channels, theirs = _open_channels(on_failure)
             with theirs:
-                on_failure.callback(ours.close)
-                up = make_memory(RING_BYTES, "up")
-                on_failure.callback(os.close, up)
-                down = make_memory(RING_BYTES, "down")
-                on_failure.callback(os.close, down)
-                board = make_board()
-                on_failure.callback(os.close, board)
+                _, up, down, board = channels
                 given = (theirs.fileno(), up, down, board)
                 command = [
                     *prefix,
@@ -88,12 +91,33 @@ class WorkerProcess:
                     start_new_session=True,
                 )
             on_failure.pop_all()
-        self.up, self.down = Ring(up), Ring(down)
-        self.board = Board(board)
-        self.pipe = Pipe(ours, most_unsent=_UNSENT_BYTES)
+        self._use(*channels)
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         self._ending: threading.Thread | None = None
         self._printed = OutputTail(self._process.stdout, LOG_CHARACTERS)
+
+    def again(self) -> WorkerProcess:
+        """The same process for another session, on channels that nobody has used.
+
+        This one's are closed. It is ready, see :meth:`wait_until_open`, once it holds nothing more
+        of the last session but what it built. Raises OSError if it does not read.
+        """
+        with ExitStack() as on_failure:
+            channels, theirs = _open_channels(on_failure)
+            with theirs:
+                for descriptor in (theirs.fileno(), *channels[1:]):
+                    self.pipe.send(wire.pack({"type": "again"}), descriptor=descriptor)
+            on_failure.pop_all()
+        other = copy(self)
+        other._use(*channels)
+        for channel in (self.pipe, self.up, self.down, self.board):
+            channel.close()
+        return other
+
+    def _use(self, pipe: socket.socket, up: int, down: int, board: int) -> None:
+        self.up, self.down = Ring(up), Ring(down)
+        self.board = Board(board)
+        self.pipe = Pipe(pipe, most_unsent=_UNSENT_BYTES)
 
     @property
     def pid(self) -> int:
@@ -125,10 +149,6 @@ class WorkerProcess:
         frame = self.pipe.waiting()
         assert frame is not None  # noqa: S101 - the loop has seen it
         return check_ready(wire.unpack(frame.packed))
-
-    def busy(self) -> bool:
-        """Whether it runs, or waits for a processor or a disk."""
-        return is_busy(self.pid)
 
     def waits_for_its_client(self) -> bool:
         """Whether it waits for its client to take bytes, and is neither stopped nor killed."""
@@ -202,16 +222,35 @@ class WorkerProcess:
             self._ending.join()
 
 
+def _open_channels(
+    on_failure: ExitStack,
+) -> tuple[tuple[socket.socket, int, int, int], socket.socket]:
+    """Our end of a pipe, descriptors of two rings and of a board; and the pipe's other end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    on_failure.callback(ours.close)
+    up = make_memory(RING_BYTES, "up")
+    on_failure.callback(os.close, up)
+    down = make_memory(RING_BYTES, "down")
+    on_failure.callback(os.close, down)
+    board = make_board()
+    on_failure.callback(os.close, board)
+    return (ours, up, down, board), theirs
+
+
 class WorkerPool:
     """Workers for later sessions: one waits, its device open. All are started on one own thread.
 
-    `allow_native`: workers may load machine code.
+    The worker of a session that its client has closed waits for that client's next one, which
+    finds its kernels built: at most `KEPT_WORKERS`, each for `KEPT_SECONDS` and of at most
+    `KEPT_BYTES`. `allow_native`: workers may load machine code.
     """
 
     def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
         self._device = device
         self._allow_native = allow_native
         self._spare: Future[WorkerProcess] | None = None
+        self._kept: OrderedDict[str, WorkerProcess] = OrderedDict()
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._starter = ThreadPoolExecutor(1, "tapml-workers")
 
@@ -225,19 +264,72 @@ class WorkerPool:
                 spare = self._spare = self._starter.submit(self._start)
             return spare
 
-    def take(self) -> WorkerProcess:
-        """A worker for a session: the spare one, if it is alive and was not stopped."""
+    def keep(self, identity: str, worker: WorkerProcess) -> bool:
+        """Keep a worker for the next session of `identity`, once it holds nothing; False if not.
+
+        An identity without a proof is everybody's, and gets only new ones.
+        """
+        if not is_proven(identity) or self._closing.is_set():
+            return False
+        try:
+            kept = worker.again()
+        except OSError:
+            return False
+        threading.Thread(
+            target=self._keep, args=(identity, kept), name="tapml-kept-worker", daemon=True
+        ).start()
+        return True
+
+    def drop(self, worker: WorkerProcess | None = None) -> None:
+        """End a worker if it is kept still; all that are kept if None."""
         with self._lock:
-            spare, self._spare = self._spare, None
+            whose = [identity for identity, kept in self._kept.items() if worker in (None, kept)]
+            dropped = [self._kept.pop(identity) for identity in whose]
+        for each in dropped:
+            each.let_go()
+
+    def _keep(self, identity: str, worker: WorkerProcess) -> None:
+        try:
+            worker.wait_until_open(_REST_SECONDS)
+            fits = _resident_bytes(worker.pid) <= KEPT_BYTES
+        except TapmlError:
+            fits = False
+        leaves = [worker]
+        with self._lock:
+            if fits and not self._closing.is_set():
+                leaves = [former] if (former := self._kept.pop(identity, None)) else []
+                self._kept[identity] = worker
+                if len(self._kept) > KEPT_WORKERS:
+                    leaves.append(self._kept.popitem(last=False)[1])
+        for each in leaves:
+            each.let_go()
+        if worker not in leaves:
+            until = time.monotonic() + KEPT_SECONDS
+            while self._kept.get(identity) is worker and time.monotonic() < until:
+                self._closing.wait(_LOOK_SECONDS)
+            self.drop(worker)
+
+    def take(self, identity: str = "") -> WorkerProcess:
+        """A worker for a session: the one kept for its identity, or the spare one.
+
+        Either only if it is alive and was not stopped.
+        """
+        with self._lock:
+            worker, spare = self._kept.pop(identity, None), self._spare
+            if worker is None:
+                self._spare = None
         # That an earlier start failed says nothing of this one: it may have been short of memory.
-        worker = None if spare is None or spare.exception() is not None else spare.result()
+        if worker is None and spare is not None and spare.exception() is None:
+            worker = spare.result()
         if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
             worker.let_go()
             worker = None
         return worker or self._starter.submit(self._start).result()
 
     def close(self) -> None:
-        """End the spare worker."""
+        """End the spare worker and the kept ones."""
+        self._closing.set()
+        self.drop()
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.exception() is None:
@@ -255,6 +347,13 @@ def check_ready(header: wire.Header) -> DeviceDescription:
         error: TapmlError = failure_from_wire(header.get("error"))
         raise error
     return from_plain(header.get("device"))
+
+
+def _resident_bytes(pid: int) -> int:
+    """The memory that a process holds; 0 if unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * mmap.PAGESIZE
+    return 0
 
 
 def _is_harmed(pid: int) -> bool:

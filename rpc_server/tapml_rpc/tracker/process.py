@@ -1,20 +1,14 @@
-"""The tracker process: ``python -m tapml_rpc.tracker.process``, or ``tapml rpc tracker``.
-
-The addresses are printed as one JSON line on standard output; everything else goes to standard
-error.
-"""
+"""The tracker process: ``tapml rpc tracker``."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import secrets
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from selectors import EVENT_READ
@@ -27,9 +21,8 @@ from tapml_rpc.failures import failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
 from tapml_rpc.security.curve import Authenticator, ServerCurve
-from tapml_rpc.tracker.browsers import Browser, BrowserKeeper, find_browser
 from tapml_rpc.tracker.door import KEY_PREFIX, Door
-from tapml_rpc.tracker.options import TrackerOptions, add_arguments, options_from
+from tapml_rpc.tracker.options import TrackerOptions
 from tapml_rpc.tracker.records import (
     HEARTBEAT_SECONDS,
     HEARTBEAT_TIMEOUT_SECONDS,
@@ -41,12 +34,11 @@ from tapml_rpc.tracker.records import (
     Sender,
 )
 from tapml_rpc.tracker.registry import Registry
-from tapml_rpc.tracker.web_page import how_to_open, page_url
 from tapml_rpc.tunnel import ticket
 from tapml_rpc.waking import StopRequest
 from tapml_rpc.websocket.admission import Listening, prepare
 from tapml_rpc.zeromq.router import RouterBounds, RouterEnd, RouterService, Socket
-from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import ProtocolError, SetupError
 
 _POLL_SECONDS: Final = 0.1
 _PROBE_SECONDS: Final = 1.0
@@ -59,6 +51,11 @@ _BOUNDS: Final = RouterBounds(
     beat_milliseconds=int(1000 * HEARTBEAT_SECONDS),
     silent_milliseconds=int(1000 * HEARTBEAT_TIMEOUT_SECONDS),
 )
+
+
+Look = Callable[[Collection[str]], None]
+"""Takes the registered devices' names, once a second."""
+Announce = Callable[[dict[str, Any]], AbstractContextManager[Look | None]]
 
 
 class TrackerLoop:
@@ -124,10 +121,8 @@ class TrackerLoop:
         self.address = self._zmq.address
         self.relay_port = self.door.relay_port
 
-    def run(
-        self, stopping: StopRequest, look: Callable[[Collection[str]], None] | None = None
-    ) -> None:
-        """Serve until `stopping`; `look` gets the registered devices' names once a second."""
+    def run(self, stopping: StopRequest, look: Look | None = None) -> None:
+        """Serve until `stopping`."""
         for descriptor in stopping.wake_fds:
             self._forwarder.watch(descriptor, EVENT_READ, lambda events: None)
         looked = probed = shown = next_look = time.monotonic()
@@ -149,7 +144,9 @@ class TrackerLoop:
                     self.door.look(now)
                 if now - probed > _PROBE_SECONDS:
                     probed = now
-                    self.probe()
+                    # On every connection that something depends on.
+                    for key in self._registry.peers():
+                        self.send(key, {"type": "probe"})
                 self._registry.tick()
                 if look is not None and now - shown > _PROBE_SECONDS:
                     shown = now
@@ -179,14 +176,9 @@ class TrackerLoop:
             # It reads nothing, or has gone. Later: who sends may be in the middle of a decision.
             self._forwarder.post(partial(self.gone, key, "its connection dropped"))
 
-    def probe(self) -> None:
-        """Send a message on every connection that something depends on."""
-        for key in self._registry.peers():
-            self.send(key, {"type": "probe"})
-
     def gone(self, key: bytes, why: str) -> None:
         """A connection is gone; what depends on it ends."""
-        if self._registry.needs(key):
+        if key in self._registry.peers():
             self._registry.gone(key, why)
 
     def open_relay(self, lease: Lease) -> None:
@@ -249,16 +241,18 @@ def _free_beside(port: int, taken: int) -> int:
     return port + 1 if port + 1 != taken else port + 2
 
 
-def run_tracker(options: TrackerOptions) -> int:
-    """Track devices until a signal or the parent's end: the exit code. May raise TapmlError."""
+def run_tracker(options: TrackerOptions, announce: Announce) -> int:
+    """Track devices until a signal or the parent's end: the exit code. May raise TapmlError.
+
+    `announce` is called once with what a line of JSON is to say of the addresses.
+    """
     check_effects(options)
     stopping = StopRequest(options.parent)
     curve = None
     if options.key:
         clients = Path(options.clients).expanduser() if options.clients else None
         curve = ServerCurve.from_files(Path(options.key).expanduser(), clients)
-    browsers = _named(options)
-    websocket = _websocket(options) if options.websocket or browsers else None
+    websocket = _websocket(options) if options.websocket else None
     loop = TrackerLoop(
         options.bind,
         options.relay_port,
@@ -277,71 +271,15 @@ def run_tracker(options: TrackerOptions) -> int:
     }
     if websocket is not None:
         line |= {"websocket": loop.door.address, **websocket.announced}
-    if browsers:
-        line["browsers"] = list(browsers)
-    print(json.dumps(line), flush=True)
-    if sys.stderr.isatty():
-        for text in how_to_open(line, socket.gethostname()):
-            print(f"tapml: {text}", file=sys.stderr, flush=True)
-    keepers: list[BrowserKeeper] = []
-
-    def look(registered: Collection[str]) -> None:
-        for keeper in keepers:
-            keeper.tick(registered=keeper.name in registered)
-
-    try:
-        for name, browser in browsers.items():
-            keepers.append(
-                BrowserKeeper(_page(line, name), name, browser, options.browser_patience)
-            )
+    with announce(line) as look:
         loop.run(stopping, look)
-    finally:
-        for keeper in keepers:
-            keeper.close()
-        for keeper in keepers:
-            keeper.wait()
     return 0
-
-
-def _named(options: TrackerOptions) -> dict[str, Browser]:
-    """The browsers to start, by the names of their devices."""
-    if options.browsers and options.websocket.startswith("wss:"):
-        raise InputError(
-            "--browser opens the page of this machine, which needs no certificate: give "
-            "--websocket ws://127.0.0.1:PORT, or leave it out; wss:// is for another tracker"
-        )
-    named: dict[str, Browser] = {}
-    for browser in map(find_browser, options.browsers):
-        same = sum(other.kind == browser.kind for other in named.values())
-        named[f"{browser.kind}-{same + 1}" if same else browser.kind] = browser
-    return named
-
-
-def _page(line: dict[str, Any], name: str) -> str:
-    """The page's address on this machine, for a device of this name."""
-    url = page_url(line, "127.0.0.1")
-    return f"{url}{'&' if '#' in url else '#'}name={name}"
 
 
 def _websocket(options: TrackerOptions) -> Listening:
     return prepare(
-        options.websocket or "ws://127.0.0.1:0",
+        options.websocket,
         tokens=Path(options.tokens).expanduser() if options.tokens else None,
         certificate=options.certificate,
         certificate_key=options.certificate_key,
     )
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point of ``python -m tapml_rpc.tracker.process``."""
-    parser = argparse.ArgumentParser(prog="tapml_rpc.tracker", description=__doc__)
-    add_arguments(parser)
-    try:
-        return run_tracker(options_from(parser.parse_args(arguments)))
-    except TapmlError as error:
-        print(f"tapml_rpc.tracker: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

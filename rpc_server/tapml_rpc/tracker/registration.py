@@ -144,11 +144,6 @@ class Registration:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def registered(self) -> bool:
-        """Whether the tracker lists the device now, as far as this side knows."""
-        return self._registered.is_set()
-
     def wait(self, timeout: float) -> None:
         """Wait until it is registered; raises SetupError, or why the tracker refuses it."""
         deadline = time.monotonic() + timeout

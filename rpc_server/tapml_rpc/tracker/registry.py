@@ -108,10 +108,6 @@ class Registry:
         """The connections that something depends on."""
         return self._by_key.keys() | self.leases.peers()
 
-    def needs(self, key: bytes) -> bool:
-        """Whether something depends on a connection."""
-        return key in self.peers()
-
     def _register(self, sender: Sender, header: wire.Header) -> None:
         _check_version(header)
         name = wire.text(header.get("name"), "name", 256)

@@ -1,60 +1,14 @@
-"""The page that makes a browser a device: how the tracker serves it, and where a user finds it."""
+"""The page that makes a browser a device: as the tracker serves it."""
 
 from __future__ import annotations
 
-import importlib
-import io
-from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 from websockets.datastructures import Headers
 from websockets.http11 import Response
-
-from tapml_rpc.security.bind import reachable
-
-
-def page_url(line: Mapping[str, Any], host: str) -> str:
-    """The page's URL with the token behind ``#``; `host` replaces an address for all of them."""
-    token = f"#token={line['token']}" if "token" in line else ""
-    return f"{reachable(line['websocket'], host).replace('ws', 'http', 1)}/{token}"
-
-
-def how_to_open(line: Mapping[str, Any], host: str) -> list[str]:
-    """Lines for a person; none for a tracker that no browser can reach."""
-    if "websocket" not in line:
-        return []
-    url = page_url(line, host)
-    lines = ["a browser with WebGPU is a device while it shows", f"   {url}", *_code(url)]
-    if url.startswith("https"):
-        lines += [
-            "browsers show WebGPU to secure pages alone: this one is, once the browser trusts the",
-            "certificate. It is this machine's own unless --certificate names one; the browser",
-            f"asks, and its SHA-256 must be {line['fingerprint']}",
-        ]
-    else:
-        port = urlsplit(url).port
-        lines += [
-            "browsers show WebGPU to secure pages alone: this one is, on this machine. A phone on",
-            f"a cable comes by `adb reverse tcp:{port} tcp:{port}`; others need a tracker with",
-            "--websocket 'wss://*:PORT'",
-        ]
-    return lines
-
-
-def _code(url: str) -> list[str]:
-    """The address for a camera, if the package segno is installed."""
-    try:
-        segno = importlib.import_module("segno")
-    except ImportError:
-        return []
-    drawn = io.StringIO()
-    segno.make(url, error="l", micro=False).terminal(out=drawn, compact=True)
-    return drawn.getvalue().splitlines()
-
 
 FOLDER: Final = Path(__file__).parent.parent / "web_page"
 _TYPES: Final = {

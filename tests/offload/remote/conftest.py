@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.main import main
-from tapml_rpc.tracker.listing import list_devices
+from tapml.devices.listing import list_devices
 from tests.offload.remote.served import Road, Served
 from tests.offload.sessions import FinishedSession
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for

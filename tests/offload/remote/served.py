@@ -33,7 +33,7 @@ class Served(AnnouncedProcess):
     def __init__(self, *arguments: str, device: str, config: Path) -> None:
         self._arguments, self._device, self._config = arguments, device, config
         super().__init__(
-            "tapml_rpc.supervisor.serve",
+            *("tapml.cli.main", "rpc", "serve"),
             *("--device", device, *arguments),
             in_order=True,
             environ={"TAPML_CONFIG_DIR": str(config)},

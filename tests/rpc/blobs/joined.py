@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tapml.package.in_process import InProcessTransport
 from tapml_rpc import wire
 from tapml_rpc.blobs.messages import BlobRequests
 from tapml_rpc.blobs.store import BlobStore
-from tapml_rpc.in_process import InProcessTransport
+from tapml_rpc.remote import RemoteBuffer
 from tapml_rpc.session import Session
 from tapml_rpc.transport import Ticket
+from tapml_rpc.uploads import BlobWrite
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.platforms import load_driver_module
 
@@ -63,3 +65,10 @@ def open_joined(
     """A session whose blobs `store` keeps, and its transport."""
     transport = JoinedTransport(device, store, identity, bound)
     return Session(transport), transport
+
+
+def write_blob(
+    session: Session, buffer: RemoteBuffer, data: Any, offset: int = 0, digest: str | None = None
+) -> int:
+    """Bring one blob; how many bytes were sent."""
+    return session.write_blobs([BlobWrite(buffer, data, offset, digest)])

@@ -18,6 +18,7 @@ from tapml_rpc.uploads import BlobWrite
 from tapml_targets.errors import DeviceLostError
 from tests.conftest import RequireDevice
 from tests.rpc.blobs.contents import content, digest_of
+from tests.rpc.blobs.joined import write_blob
 from tests.rpc.libraries import add_one_library
 from tests.rpc.peers import RawPeer, ServerProcess
 
@@ -160,7 +161,7 @@ def test_a_blob_is_attached_while_more_commands_wait_than_a_socket_holds(
         for number in range(500):
             session.fill(small, bytes([number % 256]) * 4096)
         buffer = session.allocate(len(WEIGHTS[0]))
-        session.write_blob(buffer, WEIGHTS[0])
+        write_blob(session, buffer, WEIGHTS[0])
         assert bytes(session.read(buffer)) == WEIGHTS[0]
 
 

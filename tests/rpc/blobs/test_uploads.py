@@ -20,7 +20,7 @@ from tapml_targets.errors import CompileError, InputError, ProtocolError
 from tapml_targets.library_format import library_hash, pack
 from tests.conftest import RequireDevice
 from tests.rpc.blobs.contents import NO_CHUNK, content, digest_of, put
-from tests.rpc.blobs.joined import JoinedTransport, open_joined
+from tests.rpc.blobs.joined import JoinedTransport, open_joined, write_blob
 from tests.rpc.libraries import add_one_library
 
 MEBIBYTE = 1 << 20
@@ -95,12 +95,12 @@ def test_a_window_of_a_buffer_is_written_and_nothing_else(
         buffer = session.allocate(MEBIBYTE)
         session.fill(buffer, b"\x07")
         data = content(1, SMALL_BYTES + 3)
-        assert session.write_blob(buffer, data, 13) == len(data)
+        assert write_blob(session, buffer, data, 13) == len(data)
         found = bytes(session.read(buffer))
         assert found[13 : 13 + len(data)] == data
         assert set(found[:13]) | set(found[13 + len(data) :]) == {7}
         with pytest.raises(InputError, match="lie outside a buffer"):
-            session.write_blob(buffer, data, MEBIBYTE)
+            write_blob(session, buffer, data, MEBIBYTE)
 
 
 def test_small_data_takes_the_plain_way(device: DeviceDescription, store: BlobStore) -> None:
@@ -119,7 +119,7 @@ def test_a_blob_written_inside_a_batch_is_a_plain_write(
         data = content(1, MEBIBYTE)
         buffer = session.allocate(MEBIBYTE)
         with session.batch() as batch:
-            session.write_blob(buffer, data)
+            write_blob(session, buffer, data)
             pending = batch.read(buffer)
         assert bytes(pending.result()) == data
         assert transport.operations == []
@@ -179,9 +179,9 @@ def test_a_digest_that_is_known_is_not_computed(
     session, _ = open_joined(device, store)
     with session:
         buffer = session.allocate(MEBIBYTE)
-        assert session.write_blob(buffer, data, digest=digest) == MEBIBYTE
+        assert write_blob(session, buffer, data, digest=digest) == MEBIBYTE
         monkeypatch.setattr("tapml_rpc.uploads.hashlib", None)
-        assert session.write_blob(buffer, data, digest=digest) == 0
+        assert write_blob(session, buffer, data, digest=digest) == 0
         assert bytes(session.read(buffer)) == data
 
 
@@ -193,8 +193,8 @@ def test_a_wrong_digest_is_refused_by_name_and_costs_no_session(
         data, other = content(1, MEBIBYTE), digest_of(b"other")
         buffer = session.allocate(MEBIBYTE)
         with pytest.raises(ProtocolError, match=f"{other} arrived as {digest_of(data)}"):
-            session.write_blob(buffer, data, digest=other)
-        session.write_blob(buffer, data)
+            write_blob(session, buffer, data, digest=other)
+        write_blob(session, buffer, data)
         assert bytes(session.read(buffer)) == data
         assert store.statistics().blobs == 1
 
@@ -315,7 +315,7 @@ def test_a_weight_cannot_be_loaded_as_a_library(
     session, transport = open_joined(device, store)
     with session:
         data = content(1, MEBIBYTE)
-        assert session.write_blob(session.allocate(MEBIBYTE), data) == MEBIBYTE
+        assert write_blob(session, session.allocate(MEBIBYTE), data) == MEBIBYTE
         attach = {"type": "blob", "operation": "attach", "digest": digest_of(data)}
         assert transport.request(attach).value is True
         with pytest.raises(ProtocolError):
@@ -360,7 +360,7 @@ def test_a_paste_that_names_what_is_not_there_is_refused(
     with session:
         data = content(1, MEBIBYTE)
         digest = digest_of(data)
-        session.write_blob(session.allocate(MEBIBYTE), data)
+        write_blob(session, session.allocate(MEBIBYTE), data)
         transport.request({"type": "blob", "operation": "attach", "digest": digest})
         named = [digest if field == "digest" else field for field in fields]
         ticket = transport.send([["allocate", 101, MEBIBYTE], ["paste", *named]], b"")

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from tapml.cli.secrets import admit, make_pair, write_pair
 from tapml_rpc.local import start_local
-from tapml_rpc.security.allow_list import admit
-from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker.lease import Lease
 from tapml_rpc.tracker.request import request_device
 from tapml_rpc.welcome import Bounds

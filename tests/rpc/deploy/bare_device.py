@@ -22,7 +22,6 @@ NEEDED: Final = (
     "tapml_rpc.failures",
     "tapml_rpc.device.interpreter",
     "tapml_rpc.device.libraries",
-    "tapml_rpc.options",
     "tapml_rpc.session",
     "tapml_rpc.supervisor.hub",
     "tapml_rpc.supervisor.relay",

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml_rpc.security.allow_list import AllowList, Client, admit, parse_allow_list
+from tapml.cli.secrets import admit
+from tapml_rpc.security.allow_list import AllowList, Client, parse_allow_list
 from tapml_rpc.security.keys import encode_key
 from tapml_targets.errors import InputError, SetupError
 

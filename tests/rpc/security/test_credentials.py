@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.secrets import make_pair, write_pair
 from tapml_rpc.security.certificates import own_certificate
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.security.token import make_token
 from tapml_targets.errors import InputError, SetupError
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import zmq
 
+from tapml.cli.secrets import admit, make_pair, write_pair
 from tapml_rpc import wire
 from tapml_rpc.link import Link
-from tapml_rpc.security.allow_list import AllowList, admit
+from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.curve import (
     Authenticator,
     ClientCurve,
@@ -27,7 +28,7 @@ from tapml_rpc.security.curve import (
     client_identity,
 )
 from tapml_rpc.security.handshake import HandshakeWatch, greeted_mechanism
-from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
+from tapml_rpc.security.keys import KeyPair
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.transport import Pending
 from tapml_rpc.welcome import hello

@@ -39,7 +39,3 @@ def test_what_is_said_of_websockets_takes_one(
     with pytest.raises(InputError, match=f"{named} without --websocket: no WebSocket is served"):
         check_effects(kind(**options))  # type: ignore[arg-type]
     check_effects(kind(**options, websocket="wss://127.0.0.1:0"))  # type: ignore[arg-type]
-
-
-def test_a_tracker_that_starts_browsers_has_a_websocket_of_its_own() -> None:
-    check_effects(TrackerOptions(browsers=("auto",), tokens="tokens"))

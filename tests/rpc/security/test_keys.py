@@ -12,16 +12,15 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tapml.cli.secrets import make_pair, write_pair
 from tapml_rpc.security.keys import (
     KeyPair,
     PublicKey,
     _parse,
     encode_key,
     is_key,
-    make_pair,
     read_pair,
     read_public,
-    write_pair,
 )
 from tapml_rpc.security.private_files import config_folder
 from tapml_targets.errors import InputError, SetupError

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import zmq
 
+from tapml.cli.secrets import add_token, admit, make_pair, write_pair
 from tapml_rpc import wire
 from tapml_rpc.client import connect
-from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.security.curve import ClientCurve, apply_client
-from tapml_rpc.security.keys import KeyPair, make_pair, write_pair
+from tapml_rpc.security.keys import KeyPair
 from tapml_rpc.security.standing import HELLOS
-from tapml_rpc.security.token import add_token, make_token
+from tapml_rpc.security.token import make_token
 from tapml_rpc.session import Session
 from tapml_rpc.zeromq.opening import open_zeromq
 from tapml_targets.errors import DeviceLostError, SetupError

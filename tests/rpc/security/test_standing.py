@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.security.allow_list import AllowList, admit
-from tapml_rpc.security.keys import make_pair
+from tapml.cli.secrets import add_token, admit, make_pair
+from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY, FailureLimit, Judge, Standing, listed_key
-from tapml_rpc.security.token import TokenBook, add_token
+from tapml_rpc.security.token import TokenBook
 from tapml_targets.errors import SetupError
 
 ADA, BOB = make_pair("ada").public, make_pair("bob").public

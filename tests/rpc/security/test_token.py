@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tapml.cli.secrets import add_token
 from tapml_rpc.security.private_files import folder_lock
 from tapml_rpc.security.standing import FailureLimit
 from tapml_rpc.security.token import (
     TokenBook,
     TokenRefusedError,
-    add_token,
     digest_of,
     identity_of,
     make_token,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tapml_rpc.options import byte_count
-from tapml_rpc.supervisor.options import MOST_BLOB_BYTES, add_arguments, options_from
-from tapml_rpc.supervisor.serve import how_to_reach, serve
+from tapml.cli.announcing import how_to_reach
+from tapml.cli.server_options import add_serve_options, byte_count, serve_options
+from tapml_rpc.supervisor.options import MOST_BLOB_BYTES
+from tapml_rpc.supervisor.serve import serve
 from tapml_targets.errors import InputError
 
 LINE: dict[str, Any] = {
@@ -20,8 +21,8 @@ LINE: dict[str, Any] = {
 
 def options(*words: str) -> Any:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return options_from(parser.parse_args(words))
+    add_serve_options(parser)
+    return serve_options(parser.parse_args(words))
 
 
 def test_on_loopback_the_address_is_all_there_is_to_say() -> None:
@@ -72,4 +73,4 @@ def test_what_is_kept_by_hash_takes_no_more_than_a_share_of_the_machine(
 
 def test_a_name_without_a_tracker_is_asked_about() -> None:
     with pytest.raises(InputError, match="--name and --through-tracker without a tracker"):
-        serve(options("--name", "pixel", "--through-tracker"))
+        serve(options("--name", "pixel", "--through-tracker"), print)

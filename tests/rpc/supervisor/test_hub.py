@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tapml.cli.secrets import make_pair
 from tapml_rpc import wire
-from tapml_rpc.security.keys import make_pair
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.worker_process import WorkerProcess

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.security.private_files import new_folder
-from tapml_rpc.tracker.browsers import (
+from tapml.devices.browser_process import (
     AUTOMATIC,
     START_SECONDS,
     BrowserKeeper,
     BrowserProcess,
     find_browser,
 )
-from tapml_rpc.tracker.listing import list_devices
+from tapml.devices.listing import list_devices
+from tapml_rpc.security.private_files import new_folder
 from tapml_targets.errors import InputError, SetupError
 from tests.report.browser import need_browser
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
@@ -68,7 +68,7 @@ def test_a_browser_ends_with_who_started_it_however_that_ends(tmp_path: Path) ->
     """Nothing of it is left: no process and no folder."""
     script = (
         "import sys, time\n"
-        "from tapml_rpc.tracker.browsers import BrowserProcess, find_browser\n"
+        "from tapml.devices.browser_process import BrowserProcess, find_browser\n"
         "process = BrowserProcess('http://127.0.0.1:1/', find_browser(sys.argv[1]))\n"
         "print(process.process.pid, process.profile, flush=True)\n"
         "time.sleep(1000)\n"
@@ -190,7 +190,7 @@ def children(pid: int) -> list[int]:
 
 def test_a_browser_wants_the_page_of_this_machine() -> None:
     command = [
-        sys.executable, "-m", "tapml_rpc.tracker.process", "--bind", "tcp://127.0.0.1:0",
+        sys.executable, "-m", "tapml.cli.main", "rpc", "tracker", "--bind", "tcp://127.0.0.1:0",
         "--browser", sys.executable, "--websocket", "wss://127.0.0.1:0",
     ]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

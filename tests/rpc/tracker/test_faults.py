@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tapml_rpc.tracker.listing import list_devices
+from tapml.devices.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tests.rpc.tracker.trackers import (
@@ -46,7 +46,7 @@ def test_a_killed_tracker_is_noticed_by_holders_and_devices_which_come_back_to_t
         tracker.kill()
         wait_for(lambda: lost and ended)
         assert time.monotonic() - started < NOTICE_SECONDS
-        assert ended == [lease.id] and not direct.registered
+        assert ended == [lease.id] and not direct._registered.is_set()
         with pytest.raises(DeviceLostError, match="the lease on 'direct' is over: the tracker at"):
             lease.check()
         with tracker.again() as second:
@@ -65,7 +65,7 @@ def test_a_stopped_tracker_is_noticed_and_forgives_when_it_goes_on(
     ):
         started = time.monotonic()
         tracker.process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: lost and not device.registered)
+        wait_for(lambda: lost and not device._registered.is_set())
         assert time.monotonic() - started < NOTICE_SECONDS
         tracker.process.send_signal(signal.SIGCONT)
         device.wait(60)

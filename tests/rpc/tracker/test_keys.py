@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tapml.cli.secrets import admit, make_pair, write_pair
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml.devices.tracker import device_credentials
-from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.keys import make_pair, write_pair
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.registration import Registration
 from tapml_rpc.tracker.request import request_device, tracker_credentials
 from tapml_targets.errors import InputError, SetupError
@@ -134,9 +133,10 @@ def test_of_ones_own_key_and_the_trackers_a_lent_device_is_reached(
     theirs = {"TAPML_RPC_KEY": str(write_pair(keyed.ada, tmp_path / "their keys"))}
     for name, own in (("with", keys), ("without", ())):
         arguments = ("--device", "cpu", "--tracker", keyed.address, "--name", name, *own)
-        serve = "tapml_rpc.supervisor.serve"
         with (
-            AnnouncedProcess(serve, *arguments, in_order=True, environ=theirs),
+            AnnouncedProcess(
+                "tapml.cli.main", "rpc", "serve", *arguments, in_order=True, environ=theirs
+            ),
             open_device(f"tracker:{name},wait=60") as session,
         ):
             session.fence()

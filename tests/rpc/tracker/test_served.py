@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
+from tapml.cli.secrets import admit, make_pair, write_pair
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml_rpc.client import connect
-from tapml_rpc.security.allow_list import admit
 from tapml_rpc.security.credentials import Credentials
-from tapml_rpc.security.keys import make_pair, write_pair
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice
@@ -36,9 +35,9 @@ USES = (
 @contextmanager
 def served(*arguments: str, **environ: str) -> Iterator[dict[str, Any]]:
     """``tapml rpc serve`` of an OpenCL device called ``served``; its announcement."""
-    serve = "tapml_rpc.supervisor.serve"
+    serve = ("tapml.cli.main", "rpc", "serve")
     with AnnouncedProcess(
-        serve, "--name", "served", *arguments, in_order=True, environ=environ
+        *serve, "--name", "served", *arguments, in_order=True, environ=environ
     ) as it:
         yield it.line
 

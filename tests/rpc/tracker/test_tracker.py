@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml_rpc.client import connect
 from tapml_rpc.tracker.lent import HeldLease
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.process import TrackerLoop
 from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_targets.description import fingerprint, from_plain
@@ -41,8 +41,9 @@ from tests.rpc.tracker.trackers import (
 def test_it_prints_one_line_and_ends_with_its_parent_or_a_signal() -> None:
     script = (
         "import os, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'tapml_rpc.tracker.process', '--bind',\n"
-        "    'tcp://127.0.0.1:0', '--parent', str(os.getpid())], stdin=subprocess.PIPE)\n"
+        "serve = [sys.executable, '-m', 'tapml.cli.main', 'rpc', 'tracker', '--bind',\n"
+        "    'tcp://127.0.0.1:0', '--parent', str(os.getpid())]\n"
+        "child = subprocess.Popen(serve, stdin=subprocess.PIPE)\n"
         "sys.stdin.readline()\n"
     )
     parent = subprocess.Popen(

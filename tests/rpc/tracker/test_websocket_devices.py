@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.main import main
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml_rpc import wire
 from tapml_rpc.client import connect
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import QueuePlace, request_device
 from tapml_rpc.websocket import frames
 from tapml_targets.errors import NoSuchDeviceError, SetupError
@@ -141,7 +141,7 @@ def test_without_zeromq_and_numpy_devices_register_and_clients_compute(
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name: None if name == 'zmq' else find(name)\n"
         "from tapml.devices.reach import open_device\n"
-        "from tapml_rpc.tracker.listing import list_devices\n"
+        "from tapml.devices.listing import list_devices\n"
         "from tapml_rpc.tracker.registration import Registration\n"
         "tracker = sys.argv[1]\n"
         "like = list_devices(tracker)[0].description\n"

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml_rpc.client import connect
 from tapml_rpc.session import Session
 from tapml_rpc.tracker.lease import Lease
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, TapmlError
 from tests.rpc.tracker.trackers import (
@@ -83,7 +83,7 @@ def test_a_killed_tracker_is_noticed_and_devices_come_back_to_the_next_by_themse
         assert page.ready.wait(PATIENCE_SECONDS)
         with leased(website, "page", lost) as (lease, session):
             tracker.kill()
-            wait_for(lambda: lost and ended == [held.id] and not board.registered)
+            wait_for(lambda: lost and ended == [held.id] and not board._registered.is_set())
             assert_lost(session, f"the lease on 'page' is over: the tracker at {website} is gone")
             with pytest.raises(
                 DeviceLostError, match=f"the lease on 'page' is over: the tracker at {website} is"

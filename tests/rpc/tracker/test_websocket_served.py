@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml_rpc.client import connect
 from tapml_rpc.security.credentials import Credentials
 from tapml_rpc.tracker.lease import Lease
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError
 from tests.conftest import RequireDevice

@@ -16,8 +16,8 @@ from typing import Any
 
 import zmq
 
+from tapml.devices.listing import list_devices
 from tapml_rpc import wire
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.records import VERSION
 from tapml_rpc.tracker.registration import Registration
 from tapml_targets.description import to_plain
@@ -58,7 +58,7 @@ class TrackerProcess(AnnouncedProcess):
         self, bind: str = "tcp://127.0.0.1:0", *arguments: str, in_order: bool = False
     ) -> None:
         words = ("--bind", bind, *arguments)
-        super().__init__("tapml_rpc.tracker.process", *words, in_order=in_order)
+        super().__init__("tapml.cli.main", "rpc", "tracker", *words, in_order=in_order)
         self.relay_port: int = self.line["relay_port"]
         self.websocket: str = self.line.get("websocket", "")
 

@@ -10,9 +10,9 @@ import ssl
 import threading
 from pathlib import Path
 
+from tapml.cli.server_options import add_serve_options, serve_options
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.options import SupervisorOptions, add_arguments, options_from
 from tapml_rpc.supervisor.websocket_front import STALL_SECONDS, WebSocketFront
 from tapml_targets.ranking import find_device
 from tests.rpc.announced import AnnouncedProcess
@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[3]
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    add_serve_options(parser)
     parser.add_argument("--token")
     parser.add_argument("--stall", type=float, default=STALL_SECONDS)
     parser.add_argument("--pem")
     arguments = parser.parse_args()
-    options: SupervisorOptions = options_from(arguments)
+    options = serve_options(arguments)
     device = find_device(options.device)
     os.environ.update(prepared_environment(device.platform, {}))
     hub = Hub(device, options)

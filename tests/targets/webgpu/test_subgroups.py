@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from tapml.compiler.compiler import Compiler
+from tapml.package.in_process import open_in_process
 from tapml.replaying.replayer import replay_operator
 from tapml.replaying.results import OperatorVerdict
-from tapml_rpc.in_process import open_in_process
 from tapml_targets.library import Library
 from tapml_targets.limits import Limits
 from tapml_targets.target import Target

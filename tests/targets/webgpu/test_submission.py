@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tapml_rpc.in_process import open_in_process
+from tapml.package.in_process import open_in_process
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
 from tapml_targets.driver import Buffer, BufferUse, DeviceDescription, Driver

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml_rpc.remote import RemoteTensor
 from tapml_rpc.session import Session
-from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.errors import KernelTimeoutError
 from tapml_targets.library import (
     BufferArgument,

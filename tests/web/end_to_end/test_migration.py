@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tapml.compiler.compiler import Compiler
+from tapml.devices.listing import list_devices
 from tapml.plan.graph_plan import GraphPlan
 from tapml.session.journal import open_journal
-from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended

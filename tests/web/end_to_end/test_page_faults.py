@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml.devices.reach import open_device
 from tapml_rpc.session import Session
-from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.errors import DeviceLostError
 from tests.rpc.tracker.trackers import TrackerProcess, wait_for
 from tests.web.doorway import Doorway

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml.session.journal import open_journal
-from tapml_rpc.tracker.listing import list_devices
 from tests.offload.commands import Ended
 from tests.offload.forked import Forked, forked, run_forked
 from tests.offload.processes import half_written

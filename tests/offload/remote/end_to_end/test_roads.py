@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tapml.devices.listing import list_devices
 from tapml.package.make import make_package
 from tapml.plan.graph_plan import GraphPlan
-from tapml_rpc.tracker.listing import list_devices
 from tapml_targets.target import Target
 from tests.models.folders import make_folder
 from tests.offload.forked import forked, run_forked

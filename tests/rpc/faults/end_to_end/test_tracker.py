@@ -12,9 +12,9 @@ import pytest
 
 from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of
 from scripts.wire_fuzz.server import ServerUnderTest
+from tapml.devices.listing import list_devices
 from tapml_rpc.client import Session, connect
 from tapml_rpc.tracker.lease import Lease
-from tapml_rpc.tracker.listing import list_devices
 from tapml_rpc.tracker.request import request_device
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 from tests.conftest import RequireDevice

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -317,3 +317,38 @@ class BrowserKeeper:
             self.process = BrowserProcess(self._url, self._browser)
         except TapmlError as error:
             self._say(f"browser {self.name!r}: {error}; it is tried again in {START_SECONDS} s")
+
+
+def named_browsers(wanted: Iterable[str]) -> dict[str, Browser]:
+    """The browsers of :func:`find_browser`, by the names that their devices get."""
+    named: dict[str, Browser] = {}
+    for browser in map(find_browser, wanted):
+        same = sum(other.kind == browser.kind for other in named.values())
+        named[f"{browser.kind}-{same + 1}" if same else browser.kind] = browser
+    return named
+
+
+@contextmanager
+def kept_browsers(
+    page: str, browsers: Mapping[str, Browser], patience_seconds: float
+) -> Iterator[Callable[[Collection[str]], None]]:
+    """Browsers that show a tracker's `page` until the end of the block.
+
+    Yields a function to call once a second with the names of the registered devices.
+    """
+    keepers: list[BrowserKeeper] = []
+
+    def look(registered: Collection[str]) -> None:
+        for keeper in keepers:
+            keeper.tick(registered=keeper.name in registered)
+
+    try:
+        for name, browser in browsers.items():
+            url = f"{page}{'&' if '#' in page else '#'}name={name}"
+            keepers.append(BrowserKeeper(url, name, browser, patience_seconds))
+        yield look
+    finally:
+        for keeper in keepers:
+            keeper.close()
+        for keeper in keepers:
+            keeper.wait()

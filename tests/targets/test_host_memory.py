@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.memory import usable_bytes
+from tapml_targets.host_memory import usable_bytes
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 V2 = "0::/system.slice/tapml.service\n"
