@@ -174,8 +174,9 @@ def _masks_are_taken() -> Iterator[None]:
 
     What it finds is a hint for the kernels of attention: the mask is taken without it too.
     """
-    from torch.nn.modules import transformer
+    from torch.nn.modules import transformer as transformer_module
 
+    transformer: Any = transformer_module
     found = transformer._detect_is_causal_mask
 
     def hinted(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:

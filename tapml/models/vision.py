@@ -66,21 +66,20 @@ class LoadedVision(LoadedModule):
     def own_steps(self) -> Iterator[OwnStep]:
         """Each sample, against ``forward`` of each of its images alone."""
         (entry,) = self.entry_modules()
+        network: Any = self.module
+        source = str(network.main_input_name)
         for arrays, _ in self.samples:
             (images,) = (torch.from_numpy(each) for each in self.stored.prepare(arrays).values())
             if self.stored.measure == "values":
                 with torch.no_grad():
                     ours = entry.module(images)
-                    alone = [
-                        results(self.module(**{self.module.main_input_name: each[None]}))
-                        for each in images
-                    ]
+                    alone = [results(network(**{source: each[None]})) for each in images]
                 for name, found in zip(entry.output_names, ours, strict=True):
-                    own = torch.cat([each[name] for each in alone])
+                    joined = torch.cat([each[name] for each in alone])
                     # What all images share has no row for each.
-                    shared = len(own) != len(found)
-                    own = alone[0][name] if shared else own
-                    yield OwnStep.of_output(MODULE, found.numpy(), own.numpy())
+                    shared = len(joined) != len(found)
+                    expected = alone[0][name] if shared else joined
+                    yield OwnStep.of_output(MODULE, found.numpy(), expected.numpy())
                 continue
             with torch.no_grad():
                 own = [self.module(each[None])[0][0].numpy() for each in images]

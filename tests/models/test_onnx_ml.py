@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from tapml.importing.importer import import_model
 from tapml.models.huggingface import load_any
+from tapml.models.onnx_file import OnnxModel
 from tapml.rooting.own_forward import root_wrapper
 from tapml.rooting.rooting import root
 from tapml_targets.errors import UnsupportedOperatorError
@@ -77,7 +78,8 @@ def test_a_forest_with_labels_of_text_gives_what_onnxruntime_gives(
     ]
     path = write(tmp_path / "net.onnx", classifier(labels, classes), outputs, opset=9)
     model = load_any(path, inputs=[tmp_path / "x.npy"])
-    assert [(each.name, each.dtype) for each in model.stored.outputs] == [
+    assert isinstance(model, OnnxModel)
+    assert [(each.name, each.dtype) for each in model.signature.outputs] == [
         ("label", "int64"),
         ("p", "float32"),
     ]

@@ -16,6 +16,7 @@ from tapml.models import load_model
 from tapml.models.families.positions_of_past import positions_of_past
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.huggingface import load_any
+from tapml.models.loaded import LoadedModule
 from tapml.models.unlisted import unlisted_family
 from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
@@ -196,5 +197,6 @@ def test_a_decoder_without_a_cache_and_one_that_reads_images_too_read_text(
 
 def test_a_detector_gives_every_result_by_name(tmp_path: Path) -> None:
     model = load_any(sample(tmp_path / "model", "YolosForObjectDetection"))
-    assert {"logits", "pred_boxes"} <= {each.name for each in model.stored.outputs}
+    assert isinstance(model, LoadedModule)
+    assert {"logits", "pred_boxes"} <= {each.name for each in model.signature.outputs}
     assert root_wrapper(model) < 1e-5
