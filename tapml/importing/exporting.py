@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -154,7 +155,9 @@ def _export(description: EntryDescription) -> torch.export.ExportedProgram:
         strict=False,
     )
     try:
-        return export()
+        # A graph that is refused is printed there, line by line.
+        with _masks_are_taken(), redirect_stderr(io.StringIO()):
+            return export()
     except Exception as error:  # of a class whose module takes a second to import
         if getattr(getattr(error, "error_type", None), "name", "") != "CONSTRAINT_VIOLATION":
             raise
@@ -163,6 +166,27 @@ def _export(description: EntryDescription) -> torch.export.ExportedProgram:
         if not all(map(_always_holds, _assertions_of_lengths(program.graph_module))):
             raise
         return program
+
+
+@contextmanager
+def _masks_are_taken() -> Iterator[None]:
+    """``nn.Transformer`` without its look at a mask's numbers, which tells whether it is causal.
+
+    What it finds is a hint for the kernels of attention: the mask is taken without it too.
+    """
+    from torch.nn.modules import transformer as transformer_module
+
+    transformer: Any = transformer_module
+    found = transformer._detect_is_causal_mask
+
+    def hinted(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
+        return is_causal is True
+
+    transformer._detect_is_causal_mask = hinted
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = found
 
 
 def _assertions_of_lengths(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -31,7 +31,7 @@ def is_never_negative(node: object, steps: int = _MOST_STEPS) -> bool:
         return False
     if node.target is operator.getitem:
         source, place = node.args
-        return place == 1 and isinstance(source, fx.Node) and _name(source) in _WITH_PLACES
+        return isinstance(source, fx.Node) and bool(place == 1) and _name(source) in _WITH_PLACES
     name = _name(node)
     if name in _PLACES:
         return True

@@ -47,6 +47,9 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.hypot.default: _hypot,
         _aten.signbit.default: _is_negative,
         _aten.scatter.reduce: _scatter,
+        _aten.scatter.value_reduce: _scatter_number,
+        _aten.tril_indices.default: partial(_places_of_half, True),
+        _aten.triu_indices.default: partial(_places_of_half, False),
         _aten.searchsorted.Tensor: _place_among,
         _aten.kthvalue.default: _nth_smallest,
         _aten.slice_scatter.default: _with_rows,
@@ -207,6 +210,9 @@ def _place_of_all(
     find: Callable[..., Tensor], operand: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Any:
     """A place among all elements in a row of them, whose 64 bits every platform narrows."""
+    if operand.dtype == torch.uint8:
+        # A place is looked for from the least number on, which no zero of uint8 exceeds.
+        return find(operand.to(torch.int32), dim, keepdim)
     if dim is not None or operand.dim() == 0:
         return NotImplemented
     return find(operand.reshape(1, -1), 1).reshape([1] * operand.dim() if keepdim else [])
@@ -260,6 +266,32 @@ def _scatter(operand: Tensor, dim: int, index: Tensor, source: Tensor, *, reduce
     """``scatter`` with ``reduce``, the earlier form of ``scatter_reduce``."""
     named = {"add": "sum", "multiply": "prod"}[reduce]
     return operand.scatter_reduce(dim, index, source, named)
+
+
+def _scatter_number(
+    operand: Tensor, dim: int, index: Tensor, value: float, *, reduce: str
+) -> Tensor:
+    source = torch.full(index.shape, value, dtype=operand.dtype)
+    return _scatter(operand, dim, index, source, reduce=reduce)
+
+
+def _places_of_half(
+    lower: bool, rows: int, columns: int, offset: int = 0, **options: Any
+) -> Tensor:
+    """Rows and columns of the places below or above a diagonal, which sizes alone decide."""
+    starts = [max(0, 0 if lower else row + offset) for row in range(rows)]
+    ends = [min(columns, row + offset + 1 if lower else columns) for row in range(rows)]
+    counts = [max(0, end - start) for start, end in zip(starts, ends, strict=True)]
+    place = torch.arange(sum(counts))
+    row = torch.zeros_like(place)
+    column = place + starts[0] if starts else place
+    before = 0
+    for at in range(1, rows):
+        before += counts[at - 1]
+        behind = place >= before
+        row = row + behind
+        column = torch.where(behind, place - before + starts[at], column)
+    return torch.stack((row, column)).to(options.get("dtype") or torch.int64)
 
 
 def _place_among(

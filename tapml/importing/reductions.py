@@ -52,8 +52,9 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
 
         def convert(node: fx.Node) -> Any:
             operand, axes, keeps = arguments(node, None, False)
-            if str(operand.ty.dtype) == "bool":
-                operand = emit(relax.op.astype(operand, "int8"))
+            if str(operand.ty.dtype) in {"bool", "uint8"}:
+                # A place is looked for from the least number on, which no zero of uint8 exceeds.
+                operand = emit(relax.op.astype(operand, "int32"))
             place = emit(find(operand, axes[0], keepdims=keeps))
             return emit(relax.Tuple([value(node), place]))
 

@@ -169,6 +169,12 @@ class CachedForward(nn.Module):
         """Logits of every token, then the caches with the new rows stored."""
         count = position_ids[0, 0] if self.family.counted else 0
         stored = StaticCache(cache, cache_rows, single=self.single, count=count)
+        if self.family.whole:
+            # Rows behind the text are read too: no causal model's logits depend on them.
+            tokens = token_ids.to(cache[0].dtype).reshape(1, 1, -1, 1)
+            text, _ = stored.update(tokens, tokens, 0)
+            whole = self.model(input_ids=text.reshape(1, -1).to(torch.int64))
+            return (torch.index_select(whole.logits, 1, position_ids[0]), *stored.updated)
         with self.family.around(self.model):
             output = self.model(
                 input_ids=token_ids,

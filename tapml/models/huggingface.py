@@ -14,6 +14,7 @@ from torch import nn
 from tapml.models.checkpoint import Checkpoint, inspect_checkpoint
 from tapml.models.codec_of_folder import load_codec
 from tapml.models.families.family import Family
+from tapml.models.families.masks import text_config
 from tapml.models.input_files import Array, input_file
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
 from tapml.models.mapped_weights import map_weights
@@ -159,6 +160,7 @@ def _of_text(
     family.prepare(module)
     _check_finite(module, folder, chosen)
     codec = load_codec(folder)
+    text = text_config(module) if family.workload == "decoder" else module.config
     notes: list[str] = []
     floats: Callable[[], Loaded] | None = None
     if checkpoint.form is not None:
@@ -170,12 +172,14 @@ def _of_text(
         floats = partial(load_any, folder, dtype=chosen, context_length=context_length)
     if "bfloat16" in checkpoint.dtypes and chosen == "float32":
         notes.append("bfloat16 weights are stored as float32, which is exact")
+    if text is not module.config:
+        notes.append("its text alone moves: no prompt has images or sounds")
     if codec is None:
         notes.append(
             f"the folder has no tokenizer ({family.tokenizer}): prompts are synthetic token ids "
             "unless given (--tokens)"
         )
-    loaded = (folder.name, module.config, codec, module, chosen, context, hash_weights(module))
+    loaded = (folder.name, text, codec, module, chosen, context, hash_weights(module))
     if family.workload == "encoder":
         padding = getattr(module.config, "pad_token_id", None) or 0
         encoder = LoadedEncoder(
@@ -340,7 +344,11 @@ def _settle_rope(module: nn.Module) -> None:
 
 def _context_length(module: Any, family: Family, wanted: int | None, folder: Path) -> int:
     """Rows of the cache, within the positions that the model knows."""
-    config, positions = module.config, family.positions
+    decodes = family.workload == "decoder"
+    config = text_config(module) if decodes else module.config
+    positions = family.positions
+    if decodes and family.tried and config is not module.config:
+        positions = "max_position_embeddings"
     longest = int(getattr(config, positions, LONGEST_CONTEXT)) if positions else LONGEST_CONTEXT
     if family.tried and longest < 0:
         longest = LONGEST_CONTEXT  # As XLNet says that it has no limit.
@@ -378,7 +386,8 @@ def _check_finite(module: nn.Module, folder: Path, dtype: str) -> None:
 
 def _end_tokens(module: Any) -> frozenset[int]:
     found: set[int] = set()
-    for config in (module.config, getattr(module, "generation_config", None)):
+    text = text_config(module)
+    for config in (module.config, text, getattr(module, "generation_config", None)):
         value = getattr(config, "eos_token_id", None)
         if isinstance(value, int):
             found.add(value)

@@ -21,6 +21,7 @@ from torch import nn
 
 from tapml.models.entries import EntryModule
 from tapml.models.loaded import LoadedModule, OwnStep
+from tapml.models.onnx_ml import without_text, write_out_ml
 from tapml.models.onnx_recurrent import write_out_recurrent
 from tapml.models.stored import MODULE, Measure, ModuleTensor, StoredModule
 from tapml_targets.errors import InputError, SetupError, UnsupportedOperatorError
@@ -97,8 +98,13 @@ def load_onnx(
     _check_installed()
     original, outside = _read(path)
     name = path.stem
+    without_text(original)
     ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
-    folded = _fold(original, path)
+    folded = type(original)()
+    folded.CopyFrom(original)
+    with _reading(path):
+        write_out_ml(folded)
+    folded = _fold(folded, path)
     if write_out_recurrent(folded):
         # Their products with weights are constants where the sequence is.
         folded = _fold(folded, path)
@@ -200,7 +206,7 @@ def _reading(path: Path) -> Iterator[None]:
     """What the libraries raise for a malformed file becomes one line."""
     try:
         yield
-    except (InputError, MemoryError):
+    except (InputError, UnsupportedOperatorError, MemoryError):
         raise
     except Exception as error:  # errors of any class, from protobuf, onnx and onnxruntime
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -8,11 +8,13 @@ out, such as lengths of its sequences, stays and is refused by its name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tapml.models.onnx_written import Written
 
 Array = npt.NDArray[Any]
 
@@ -49,7 +51,7 @@ def write_out_recurrent(model: Any) -> bool:
         if layer is None:
             nodes.append(node)
             continue
-        written = _Written(node.name or node.output[0])
+        written = Written(node.name or node.output[0])
         _write(layer, written)
         nodes += written.nodes
         model.graph.initializer.extend(written.weights)
@@ -126,57 +128,7 @@ def _layer_of(node: Any, shapes: Any, weights: Any) -> _Layer | None:
     )
 
 
-@dataclass
-class _Written:
-    """Nodes and weights that take the place of one node."""
-
-    name: str
-    nodes: list[Any] = field(default_factory=list)
-    weights: list[Any] = field(default_factory=list)
-
-    def weight(self, array: Array) -> str:
-        """The name of a tensor that is stored."""
-        import onnx
-
-        name = f"{self.name}/weight_{len(self.weights)}"
-        self.weights.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def several(self, operator: str, inputs: Sequence[str], count: int, **given: Any) -> list[str]:
-        """The results of a node."""
-        import onnx
-
-        name = f"{self.name}/{operator}_{len(self.nodes)}"
-        results = [f"{name}_{index}" for index in range(count)]
-        self.nodes.append(onnx.helper.make_node(operator, inputs, results, name=name, **given))
-        return results
-
-    def one(self, operator: str, *inputs: str, **given: Any) -> str:
-        """The result of a node."""
-        return self.several(operator, inputs, 1, **given)[0]
-
-    def parts(self, value: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """A tensor cut along an axis."""
-        if len(sizes) == 1:
-            return [value]
-        given = self.weight(np.array(sizes, np.int64))
-        return self.several("Split", (value, given), len(sizes), axis=axis)
-
-    def joined(self, values: Sequence[str], axis: int) -> str:
-        """Tensors one after the other along an axis."""
-        return self.one("Concat", *values, axis=axis) if len(values) > 1 else values[0]
-
-    def result(self, value: str, name: str) -> None:
-        """Give a tensor the name that others read."""
-        if name:
-            import onnx
-
-            self.nodes.append(
-                onnx.helper.make_node("Identity", [value], [name], name=f"{self.name}/{name}")
-            )
-
-
-def _write(layer: _Layer, written: _Written) -> None:
+def _write(layer: _Layer, written: Written) -> None:
     source, count = layer.source, len(layer.directions)
     if layer.batch_first:
         source = written.one("Transpose", source, perm=(1, 0, 2))
@@ -207,7 +159,7 @@ def _write(layer: _Layer, written: _Written) -> None:
         written.result(value, name)
 
 
-def _initial(layer: _Layer, written: _Written, name: str) -> list[str]:
+def _initial(layer: _Layer, written: Written, name: str) -> list[str]:
     """A state before the first step, ``[1, batch, hidden]`` for each direction."""
     count = len(layer.directions)
     if not name:
@@ -221,7 +173,7 @@ def _initial(layer: _Layer, written: _Written, name: str) -> list[str]:
 class _Step:
     """One step of a direction: ``gates(x W^T + h R^T + b)`` in the order of ONNX."""
 
-    def __init__(self, layer: _Layer, written: _Written, number: int, kinds: Sequence[str]) -> None:
+    def __init__(self, layer: _Layer, written: Written, number: int, kinds: Sequence[str]) -> None:
         self.written, self.kinds, self.hidden = written, kinds, layer.hidden
         self.gates = _GATES[layer.kind]
         self.reset_after = layer.reset_after

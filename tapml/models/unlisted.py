@@ -38,14 +38,22 @@ _SIZES: Final = {
     "heads": "num_attention_heads",
     "positions": "max_position_embeddings",
 }
-_DECODERS: Final = ("CAUSAL_LM",)
+# Of a model that reads images too, the text alone.
+_DECODERS: Final = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT")
 _BOTH: Final = ("SEQ_TO_SEQ_CAUSAL_LM",)
 _CLASSES: Final = ("IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION", "SEQUENCE_CLASSIFICATION")
 _VECTORS: Final = (
     "MASKED_LM", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "TEXT_ENCODING", "CTC", "",
 )  # fmt: skip
+_NUMBERS: Final = (
+    "SEMANTIC_SEGMENTATION", "INSTANCE_SEGMENTATION", "UNIVERSAL_SEGMENTATION", "OBJECT_DETECTION",
+    "DEPTH_ESTIMATION", "IMAGE_TO_IMAGE", "KEYPOINT_DETECTION", "IMAGE_MATTING", "BACKBONE",
+    "IMAGE_SEGMENTATION", "AUDIO_FRAME_CLASSIFICATION", "AUDIO_XVECTOR", "MASKED_IMAGE_MODELING",
+)  # fmt: skip
 _SHAPES: Final = {"pixel_values": image, "input_values": sound, "input_features": features}
 _MASKS: Final = (plain, windowed, by_layer, after_padding, unmasked)
+# Of a class without a cache: the tokens themselves, as numbers.
+WHOLE_TEXT: Final = (CacheShape(1, 1, 1),)
 _Model = TypeVar("_Model", bound=Loaded)
 
 
@@ -94,9 +102,12 @@ def unlisted_family(architecture: str) -> Family | None:
         )
     classes = architecture in _names(_CLASSES)
     # Not every base model is one of an automatic class: the towers of models of two inputs.
-    if not (classes or architecture in _names(_VECTORS) or architecture.endswith("Model")):
+    numbers = source in _SHAPES and architecture in _names(_NUMBERS)
+    if not (
+        classes or numbers or architecture in _names(_VECTORS) or architecture.endswith("Model")
+    ):
         return None
-    common["measure"] = "classes" if classes else "vectors"
+    common["measure"] = "classes" if classes else "values" if numbers else "vectors"
     if source in _SHAPES:
         common |= dict.fromkeys(_SIZES, "")
         return Family(**common, workload="module", image=_SHAPES[source])
@@ -136,7 +147,7 @@ def _names(kinds: tuple[str, ...]) -> frozenset[str]:
     found: set[str] = set()
     for kind in kinds:
         mapping = f"MODEL_FOR_{kind}_MAPPING_NAMES" if kind else "MODEL_MAPPING_NAMES"
-        for names in getattr(modeling_auto, mapping).values():
+        for names in getattr(modeling_auto, mapping, {}).values():
             found.update([names] if isinstance(names, str) else names)
     return frozenset(found)
 
@@ -211,8 +222,9 @@ class _Probe:
                 kind = type(layers[number]).__name__
                 raise _refused(name, f"layer {number} keeps a {kind}, not keys and values alone")
             shapes.append(shape)
-        if not shapes:
+        if not shapes and "past_key_values" in inspect.signature(module.forward).parameters:
             raise _refused(name, "its forward gives no cache of keys and values")
+        shapes = shapes or [*WHOLE_TEXT]
         self._shapes, self._state = tuple(shapes), state
 
     def cache(self, _config: Any) -> tuple[CacheShape, ...]:
@@ -259,8 +271,11 @@ def _settled(model: _Model) -> _Model:
     family: Family = model.family  # type: ignore[attr-defined]
     reasons = []
     counts = (False, True) if family.workload in {"decoder", "stepped"} else (False,)
-    for counted, arguments in product(counts, family.candidates):
-        changes: Any = {"family": replace(family, arguments=arguments, counted=counted)}
+    whole = family.workload == "decoder" and family.cache(model.config) == WHOLE_TEXT
+    ways = [(False, family.candidates[0])] if whole else product(counts, family.candidates)
+    for counted, arguments in ways:
+        changed = replace(family, arguments=arguments, counted=counted, whole=whole)
+        changes: Any = {"family": changed}
         tried = replace(model, **changes)
         reason = _difference(tried)
         if reason is None:

@@ -16,22 +16,39 @@ from tapml.models.families.family import Family
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.one_entry import one_entry
 from tapml.models.stored import MODULE, ModuleTensor, StoredModule
+from tapml_targets.errors import InputError
 
 _SAMPLES: Final = 2
 _WAVES: Final = 4
 
 
-class _FirstResult(nn.Module):
-    """The first result of a model of images or sound: its logits, or vectors."""
+class _Results(nn.Module):
+    """Results of a model of images or sound by name, or the first: its logits, or vectors."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, names: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.model = model
+        self.names = names
 
-    def forward(self, values: Tensor) -> Tensor:
+    def forward(self, values: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Normalized images ``[batch, channels, height, width]``, or sound, to ``[batch, ...]``."""
-        result: Tensor = self.model(**{self.model.main_input_name: values})[0]
-        return result
+        output = self.model(**{self.model.main_input_name: values})
+        if not self.names:
+            first: Tensor = output[0]
+            return first
+        found = results(output)
+        return tuple(found[name] for name in self.names)
+
+
+def results(output: Any) -> dict[str, Tensor]:
+    """Tensors of numbers in what a class gives, by its names; those in a row are numbered."""
+    found: dict[str, Tensor] = {}
+    for name, value in output.items():
+        several = isinstance(value, list | tuple)
+        for at, each in enumerate(value if several else (value,)):
+            if isinstance(each, Tensor) and each.dtype.is_floating_point and each.dim():
+                found[f"{name}_{at}" if several else name] = each
+    return found
 
 
 @dataclass(frozen=True)
@@ -41,13 +58,29 @@ class LoadedVision(LoadedModule):
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """The one entry, ``forward``."""
         inputs = self.stored.prepare(self.samples[0][0])
-        return (one_entry(MODULE, _FirstResult(self.module).eval(), inputs),)
+        if self.stored.measure != "values":
+            return (one_entry(MODULE, _Results(self.module).eval(), inputs),)
+        names = tuple(each.name for each in self.stored.outputs)
+        return (one_entry(MODULE, _Results(self.module, names).eval(), inputs, names),)
 
     def own_steps(self) -> Iterator[OwnStep]:
         """Each sample, against ``forward`` of each of its images alone."""
         (entry,) = self.entry_modules()
+        network: Any = self.module
+        source = str(network.main_input_name)
         for arrays, _ in self.samples:
             (images,) = (torch.from_numpy(each) for each in self.stored.prepare(arrays).values())
+            if self.stored.measure == "values":
+                with torch.no_grad():
+                    ours = entry.module(images)
+                    alone = [results(network(**{source: each[None]})) for each in images]
+                for name, found in zip(entry.output_names, ours, strict=True):
+                    joined = torch.cat([each[name] for each in alone])
+                    # What all images share has no row for each.
+                    shared = len(joined) != len(found)
+                    expected = alone[0][name] if shared else joined
+                    yield OwnStep.of_output(MODULE, found.numpy(), expected.numpy())
+                continue
             with torch.no_grad():
                 own = [self.module(each[None])[0][0].numpy() for each in images]
                 ours = entry.module(images).numpy()
@@ -64,11 +97,24 @@ def load_vision(
     shape = (batch, *family.image(module.config))
     classes = family.measure == "classes"
     labels = dict(getattr(module.config, "id2label", None) or {})
+    names: tuple[str, ...] = ("logits" if classes else "vectors",)
+    if family.measure == "values":
+        with torch.no_grad():
+            values = torch.zeros((1, *shape[1:]), dtype=getattr(torch, dtype))
+            try:
+                names = tuple(results(module(**{source: values})))
+            except Exception as error:  # a class may ask for anything
+                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise InputError(
+                    f"{type(module).__name__} does not run on {what} of {list(shape[1:])} "
+                    f"({type(error).__name__}: {line[:200]}): expected a folder whose configuration"
+                    " fits its class"
+                ) from error
     signature = StoredModule(
         name=folder.name,
         dtype=dtype,
         inputs=(ModuleTensor(source, dtype, shape),),
-        outputs=(ModuleTensor("logits" if classes else "vectors", dtype),),
+        outputs=tuple(ModuleTensor(each, dtype) for each in names),
         measure=family.measure,
         labels=tuple(str(labels[each]) for each in sorted(labels)) if classes else (),
         weights_hash=weights_hash,

@@ -69,6 +69,17 @@ def of_infinities(rows: Tensor) -> tuple[Tensor, ...]:
     )  # fmt: skip
 
 
+def of_bytes(numbers: Tensor) -> tuple[Tensor, ...]:
+    """Bytes ``[3, 4]``, of which a row has zeros alone."""
+    places = numbers[:, :2].long() % 4
+    first, floats = places[0, 0], numbers.float()
+    return (
+        *numbers.max(1), *numbers.min(1), numbers.argmax(1), (numbers * 0).argmax(),
+        floats.scatter(1, places, 2.0, reduce="add"), torch.tril_indices(3, 4) + first,
+        floats.scatter(1, places, 2.0, reduce="multiply"), torch.triu_indices(4, 3, 1) + first,
+    )  # fmt: skip
+
+
 def rows() -> Tensor:
     return torch.randn(4, 6)
 
@@ -83,6 +94,7 @@ def infinite() -> Tensor:
         (of_floats, rows),
         (of_integers, lambda: torch.arange(-7, 8, dtype=torch.int32).reshape(3, 5)),
         (of_infinities, infinite),
+        (of_bytes, lambda: torch.tensor([[0] * 4, [1, 2, 3, 3], [7, 0, 7, 9]], dtype=torch.uint8)),
     ],
 )
 def test_they_are_pytorchs(

@@ -90,6 +90,14 @@ _SPEECH: Final[dict[str, Any]] = {
 }
 
 
+_TOWER: Final[dict[str, Any]] = {
+    **{"model_type": "clip_vision_model", "image_size": 32, "patch_size": 8, "hidden_size": 24},
+    **{"intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+}
+_SIGLIP: Final = _TOWER | {"model_type": "siglip_vision_model"}
+_PIXTRAL: Final = _TOWER | {"model_type": "pixtral"}
+
+
 _PREPARED: Final = {"image": {"size": {"shortest_edge": 32}}, "sound": {"sampling_rate": 800}}
 
 
@@ -451,6 +459,51 @@ OTHERS: Final[tuple[Other, ...]] = (
     _sound("WhisperForAudioClassification", **_SPEECH, num_labels=5, classifier_proj_size=12),
     _sound("EncodecModel"),
     Other("two inputs", "CLIPModel", {}),
+    *(
+        Other("text beside images", name, {"text_config": {**_TEXT, "model_type": kind}, **more})
+        for name, kind, more in (
+            ("LlavaForConditionalGeneration", "llama", {"vision_config": _TOWER}),
+            ("Gemma3ForConditionalGeneration", "gemma3_text", {"vision_config": _SIGLIP}),
+            ("Mistral3ForConditionalGeneration", "mistral", {"vision_config": _PIXTRAL}),
+            ("PaliGemmaForConditionalGeneration", "gemma", {"vision_config": _SIGLIP}),
+            ("LlavaOnevisionForConditionalGeneration", "qwen2", {"vision_config": _SIGLIP}),
+            ("Idefics3ForConditionalGeneration", "llama", {}),
+            ("SmolVLMForConditionalGeneration", "llama", {}),
+            ("InternVLForConditionalGeneration", "qwen2", {}),
+        )
+    ),
+    _image(
+        "DPTForDepthEstimation",
+        num_hidden_layers=4,
+        backbone_out_indices=[0, 1, 2, 3],
+        neck_hidden_sizes=[8, 8, 8, 8],
+        fusion_hidden_size=8,
+    ),
+    Other("image", "SegformerForSemanticSegmentation", {"num_labels": 5}),
+    Other("image", "GLPNForDepthEstimation", {}),
+    _image("BeitForSemanticSegmentation", num_hidden_layers=4, out_indices=[1, 2, 3, 4]),
+    _image("YolosForObjectDetection", image_size=[32, 32], num_detection_tokens=6),
+    Other("image", "MobileViTForSemanticSegmentation", {"image_size": 32}),
+    Other(
+        "image",
+        "Swin2SRForImageSuperResolution",
+        {"image_size": 32, "depths": [2], "num_heads": [2], "embed_dim": 16},
+    ),
+    Other(
+        "image",
+        "ResNetBackbone",
+        _STAGES | {"embedding_size": 8, "out_features": ["stage1", "stage2"]},
+    ),
+    _image("ViTForMaskedImageModeling"),
+    _sound("Wav2Vec2ForAudioFrameClassification", num_labels=5),
+    _sound(
+        "WavLMForXVector",
+        num_labels=5,
+        tdnn_dim=[16, 16],
+        tdnn_kernel=[3, 1],
+        tdnn_dilation=[1, 1],
+        xvector_output_dim=12,
+    ),
 )
 
 

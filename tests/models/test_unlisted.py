@@ -16,6 +16,7 @@ from tapml.models import load_model
 from tapml.models.families.positions_of_past import positions_of_past
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.huggingface import load_any
+from tapml.models.loaded import LoadedModule
 from tapml.models.unlisted import unlisted_family
 from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
@@ -81,8 +82,10 @@ def test_positions_behind_a_cache_are_a_tensor_not_a_range_that_only_the_run_kno
 
 
 def test_a_class_without_a_cache_is_refused(tmp_path: Path) -> None:
-    folder = write(tmp_path / "model", "OpenAIGPTLMHeadModel", n_embd=48, n_layer=2, n_head=2)
-    with pytest.raises(InputError, match=r"OpenAIGPTLMHeadModel has no family .* tried as it is"):
+    folder = write(
+        tmp_path / "model", "XLNetLMHeadModel", d_model=48, n_layer=2, n_head=2, d_inner=60
+    )
+    with pytest.raises(InputError, match=r"XLNetLMHeadModel has no family .* tried as it is"):
         load_model(folder)
 
 
@@ -177,3 +180,23 @@ def test_only_classes_of_known_kinds_are_tried() -> None:
     assert unlisted_family("BertForMultipleChoice") is None
     assert unlisted_family("SpeechT5ForSpeechToText") is None
     assert unlisted_family("SomebodysForCausalLM") is None
+
+
+def sample(folder: Path, name: str) -> Path:
+    return make_other(folder, next(each for each in OTHERS if each.architecture == name))
+
+
+@pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "LlavaForConditionalGeneration"])
+def test_a_decoder_without_a_cache_and_one_that_reads_images_too_read_text(
+    tmp_path: Path, name: str
+) -> None:
+    model = load_model(sample(tmp_path / "model", name))
+    assert model.vocabulary == 131
+    assert root_wrapper(model) < 1e-5
+
+
+def test_a_detector_gives_every_result_by_name(tmp_path: Path) -> None:
+    model = load_any(sample(tmp_path / "model", "YolosForObjectDetection"))
+    assert isinstance(model, LoadedModule)
+    assert {"logits", "pred_boxes"} <= {each.name for each in model.signature.outputs}
+    assert root_wrapper(model) < 1e-5

@@ -90,6 +90,8 @@ class Family:
         ``[1, S]`` and the causal mask ``[1, 1, S, T]``: positions, masks for each kind of layer.
     counted
         Whether its forward asks the cache how many tokens it has, and takes no positions.
+    whole
+        Whether its forward keeps nothing and reads the whole text in every run.
     cross
         Of an encoder-decoder: the layers that make the keys and values of each cross-attention.
     features
@@ -139,6 +141,7 @@ class Family:
     )
     arguments: Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]] = plain
     counted: bool = False
+    whole: bool = False
     cross: Callable[[Any], Sequence[tuple[Any, Any]]] = lambda _: ()
     features: Callable[[Any], tuple[int, int]] | None = None
     image: Callable[[Any], tuple[int, ...]] | None = None

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+def text_config(module: nn.Module) -> Any:
+    """The configuration of a model's text, which may be a part of one that reads images too."""
+    config: Any = module.config
+    return config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+
+
 def plain(_module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
     """Positions and one causal mask for all layers."""
     return {"position_ids": position_ids, "attention_mask": attention_mask}
@@ -26,7 +32,7 @@ _CHUNKED: Final = "chunked_attention"
 
 def windowed(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) -> dict[str, Any]:
     """One mask for all layers, cut to the configuration's window if it has one."""
-    config: Any = module.config
+    config: Any = text_config(module)
     window = getattr(config, "sliding_window", None)
     mask = attention_mask
     if window is not None:
@@ -38,7 +44,7 @@ def by_layer(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) ->
     """A mask for each kind of layer in the configuration's ``layer_types``."""
     import torch
 
-    config: Any = module.config
+    config: Any = text_config(module)
     kinds = getattr(config, "layer_types", None) or ()
     masks = {FULL: attention_mask}
     if SLIDING in kinds:
