@@ -110,10 +110,12 @@ def _image(file: Path, image: Any) -> Array:
     """uint8 [height, width, 1 or 3]."""
     try:
         with image.open(file) as opened:
-            if opened.mode not in _EIGHT_BITS:
+            # Pillow opens colours of 16 bits as RGB and cuts them to 8: its decoder's form tells.
+            wide = any(";16" in str(each) for each in getattr(opened, "tile", ()))
+            if wide or opened.mode not in _EIGHT_BITS:
                 raise InputError(
-                    f"{file} holds {opened.mode} pixels; expected 8 bits a channel: a .npy file "
-                    "takes others"
+                    f"{file} holds {opened.mode} pixels{' of 16 bits' * wide}; expected 8 bits a "
+                    "channel: a .npy file takes others"
                 )
             grey = opened.mode in {"1", "L"}
             pixels = np.asarray(opened.convert("L" if grey else "RGB"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +63,19 @@ def test_numbers_of_another_kind_are_refused() -> None:
         make_data({"x": np.zeros((2, 3))}).for_inputs([Input("ids", (None, 3), "int64")])
 
 
+def png_of_16_bit_colours(height: int, width: int) -> bytes:
+    """A black image as Pillow reads, and does not write."""
+    parts = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0),
+        b"IDAT": zlib.compress(bytes(height * (1 + width * 6))),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in parts.items()
+    )
+
+
 def write_image(file: Path, pixels: np.ndarray) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(file)
@@ -94,6 +109,9 @@ def test_images_are_instances_and_their_subfolders_classes(tmp_path: Path) -> No
         read_data(tmp_path)
     write_image(tmp_path / "ant" / "c.png", np.zeros((3, 4), np.uint16))
     with pytest.raises(InputError, match="expected 8 bits a channel"):
+        read_data(tmp_path)
+    (tmp_path / "ant" / "c.png").write_bytes(png_of_16_bit_colours(3, 4))
+    with pytest.raises(InputError, match="RGB pixels of 16 bits; expected 8 bits a channel"):
         read_data(tmp_path)
     (tmp_path / "ant" / "c.png").rename(tmp_path / "c.png")
     with pytest.raises(InputError, match="lies beside the subfolders of classes"):
