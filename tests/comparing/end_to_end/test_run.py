@@ -22,10 +22,13 @@ HEALTHY = ["onnxruntime", "onnx-reference"]
 
 
 def test_backends_that_are_right_agree(cnn: Path) -> None:
-    comparison = tapml.compare(cnn, [*HEALTHY, "onnxruntime:disabled", "openvino"], make_images())
+    data = make_images() | {"weights": np.ones(32)}
+    comparison = tapml.compare(cnn, [*HEALTHY, "onnxruntime:disabled", "openvino"], data)
     assert {each.status for each in comparison.pairs} == {"agree"}
     assert len(comparison.pairs) == 6
     assert comparison.exit_code == 0
+    # What no input is named for is said.
+    assert comparison.to_json()["unread"] == ["weights"]
 
 
 @pytest.mark.usefixtures("planted")
