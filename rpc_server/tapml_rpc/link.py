@@ -153,15 +153,12 @@ class Link:
         if os.getpid() != self._owner:
             # A forked child has neither the sockets' threads nor the right to say goodbye.
             return
-        whole = self._watch.lost is None and not (self._busy or self._data.torn)
-        # First: over WebSocket only control says goodbye, and data's end would be a loss.
-        watch_closed = self._watch.close()
-        if whole:
+        if self._watch.lost is None and not (self._busy or self._data.torn):
             goodbye = {"type": "goodbye", "session": self.token, "epoch": self.epoch}
             self._data.close(wire.pack(goodbye))
         else:
             self._data.abort()
-        if watch_closed:
+        if self._watch.close():
             self._on_closed()
 
     def _post(

@@ -104,9 +104,8 @@ class Worker:
         channels = list(self._pipe.descriptors)
         self._pipe.descriptors.clear()
         # `run` and what refers to each other keep this object: what it holds goes now.
-        self._blobs.close()
-        for channel in (self._pipe, *self._rings, self._board):
-            channel.close()
+        for each in (self._blobs, self._pipe, *self._rings, self._board):
+            each.close()
         other = Worker(*channels, allow_native=self._allow_native)
         other._driver, other._libraries = self._driver, self._libraries
         return other
