@@ -125,7 +125,7 @@ class Hub:
                 blobs=BlobRequests(self.blobs, identity, self._blob_bound),
                 lease=lease,
                 company=self._company,
-                keep=partial(self._pool.keep, identity),
+                keep=partial(self._pool.keep, identity, still=partial(self._holds, lease)),
                 on_end=self._forget,
             )
             self._relays[relay.token] = relay
@@ -161,6 +161,7 @@ class Hub:
             if self._relays:
                 raise SetupError(f"{len(self._relays)} sessions have this device without a lease")
             self._leases[lease.id] = lease
+        self._pool.drop()
 
     def holder(self, token: str) -> str:
         """The identity that holds the lease with this token; empty for none."""
@@ -243,6 +244,10 @@ class Hub:
         if presented:
             raise SetupError("the lease this client came with is over; ask the tracker again")
         return ""
+
+    def _holds(self, lease: str) -> bool:
+        """Whether a session under a lease, or under no lease, would be let in still."""
+        return lease in self._leases if lease else not self._leases
 
     def _forget(self, relay: Relay) -> None:
         self._relays.pop(relay.token, None)

@@ -46,15 +46,14 @@ _CHANNELS: Final = 4
 class Worker:
     """One session's batches on an open driver.
 
-    `pipe` leads to the supervisor, `up` and `down` hold what is relayed. A plain data connection
-    comes through the pipe instead, and is served here.
+    It owns the descriptors: `pipe` leads to the supervisor, `up` and `down` hold what is relayed. A
+    plain data connection comes through the pipe instead, and is served here.
     """
 
-    def __init__(
-        self, pipe: Pipe, up: Ring, down: Ring, board: Board, *, allow_native: bool
-    ) -> None:
-        self._pipe = pipe
-        self._board = board
+    def __init__(self, pipe: int, up: int, down: int, board: int, *, allow_native: bool) -> None:
+        self._pipe = Pipe(socket.socket(fileno=pipe))
+        self._rings = Ring(up), Ring(down)
+        self._board = Board(board)
         self._allow_native = allow_native
         self._driver: Driver
         self._libraries: LibraryStore | None = None
@@ -62,9 +61,9 @@ class Worker:
         # Whether a batch waits for the client's credit.
         self._paused = False
         self._session = _Session(0)
-        self._session.board = board
+        self._session.board = self._board
         self._blobs = AttachedBlobs()
-        self._supervisor = RelayedChannel(pipe, up, down, board)
+        self._supervisor = RelayedChannel(self._pipe, *self._rings, self._board)
         self._channel: RelayedChannel | SocketChannel = self._supervisor
 
     def run(self, device: str, limits: str) -> None:
@@ -102,16 +101,12 @@ class Worker:
         while len(self._pipe.descriptors) < _CHANNELS:
             if self._supervisor.next() is None:
                 return None
-        pipe, up, down, board = self._pipe.descriptors
+        channels = list(self._pipe.descriptors)
         self._pipe.descriptors.clear()
-        self._pipe.close()
-        other = Worker(
-            Pipe(socket.socket(fileno=pipe)),
-            Ring(up),
-            Ring(down),
-            Board(board),
-            allow_native=self._allow_native,
-        )
+        # `run` and what refers to each other keep this object: what it holds goes now.
+        for each in (self._blobs, self._pipe, *self._rings, self._board):
+            each.close()
+        other = Worker(*channels, allow_native=self._allow_native)
         other._driver, other._libraries = self._driver, self._libraries
         return other
 
@@ -278,14 +273,8 @@ def main() -> int:
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, all_threads=True)
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
-    pipe = Pipe(socket.socket(fileno=options.socket))
-    worker = Worker(
-        pipe,
-        Ring(options.up),
-        Ring(options.down),
-        Board(options.board),
-        allow_native=options.allow_shared_libraries,
-    )
+    channels = options.socket, options.up, options.down, options.board
+    worker = Worker(*channels, allow_native=options.allow_shared_libraries)
     try:
         worker.run(options.device, options.limits)
     except ConnectionError:

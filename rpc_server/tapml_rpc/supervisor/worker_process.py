@@ -264,10 +264,13 @@ class WorkerPool:
                 spare = self._spare = self._starter.submit(self._start)
             return spare
 
-    def keep(self, identity: str, worker: WorkerProcess) -> bool:
+    def keep(
+        self, identity: str, worker: WorkerProcess, *, still: Callable[[], bool] = lambda: True
+    ) -> bool:
         """Keep a worker for the next session of `identity`, once it holds nothing; False if not.
 
-        An identity without a proof is everybody's, and gets only new ones.
+        An identity without a proof is everybody's, and gets only new ones. The worker ends if
+        `still`, called from any thread, does not hold once it is ready.
         """
         if not is_proven(identity) or self._closing.is_set():
             return False
@@ -276,7 +279,7 @@ class WorkerPool:
         except OSError:
             return False
         threading.Thread(
-            target=self._keep, args=(identity, kept), name="tapml-kept-worker", daemon=True
+            target=self._keep, args=(identity, kept, still), name="tapml-kept-worker", daemon=True
         ).start()
         return True
 
@@ -288,7 +291,7 @@ class WorkerPool:
         for each in dropped:
             each.let_go()
 
-    def _keep(self, identity: str, worker: WorkerProcess) -> None:
+    def _keep(self, identity: str, worker: WorkerProcess, still: Callable[[], bool]) -> None:
         try:
             worker.wait_until_open(_REST_SECONDS)
             fits = _resident_bytes(worker.pid) <= KEPT_BYTES
@@ -296,7 +299,7 @@ class WorkerPool:
             fits = False
         leaves = [worker]
         with self._lock:
-            if fits and not self._closing.is_set():
+            if fits and still() and not self._closing.is_set():
                 leaves = [former] if (former := self._kept.pop(identity, None)) else []
                 self._kept[identity] = worker
                 if len(self._kept) > KEPT_WORKERS:

@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from websockets.frames import Close
@@ -168,9 +167,14 @@ class Stream(SocketStream):
         return parts
 
     def close(self, packed: bytes = b"") -> None:
-        """Close, with a WebSocket's goodbye if the peer takes it: control says that of `packed`."""
-        goodbye = Close(_NORMAL_CLOSURE, "").serialize()
-        self._close(partial(self._send_frame, framing.CLOSE, goodbye), socket.SHUT_RDWR)
+        """Close, with a last message and a WebSocket's goodbye if the peer takes them soon."""
+
+        def send(check: Check) -> None:
+            if packed:
+                self.send(packed, check=check)
+            self._send_frame(framing.CLOSE, Close(_NORMAL_CLOSURE, "").serialize(), check)
+
+        self._close(send, socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """Close without a goodbye."""
