@@ -236,6 +236,6 @@ def test_a_target_that_never_follows_is_found_in_a_longer_run() -> None:
                 wanted = follower(rows)
             descend(optimizer, (model(rows) - wanted - 1).square().mean())
 
-    _, report = reports(partial(target, steps=24), never)
-    found = {each.invariant.relation for cause in report.causes for each in cause.findings}
-    assert "UsedInEveryRun" in found
+    for report in reports(partial(target, steps=24), never):
+        found = {each.invariant.relation for cause in report.causes for each in cause.findings}
+        assert "UsedInEveryRun" in found
