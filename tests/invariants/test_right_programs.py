@@ -65,7 +65,7 @@ def descend(optimizer: torch.optim.Optimizer, *losses: torch.Tensor) -> None:
     """One step."""
     optimizer.zero_grad()
     for loss in losses:
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
 
 
