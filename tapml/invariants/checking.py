@@ -141,10 +141,14 @@ class Checker:
         self._special = [each for each in self._last if each[2] or each[0].relation.batches]
         new = [each for found in self._last for each in self._count(counted, *found)]
         if window.all_seen and window.step >= _LEAST_STEPS:
-            new += [each for found in self._missing() for each in self._count(counted, *found)]
+            new += [
+                each
+                for found in self._missing(window.step)
+                for each in self._count(counted, *found)
+            ]
         return new
 
-    def _missing(self) -> Iterator[_Examined]:
+    def _missing(self, steps: int) -> Iterator[_Examined]:
         """In a whole run of the program that was learned from: calls that it does not make."""
         calls = {
             name for test in self._tests for name in test.relation.calls(test.invariant.params)
@@ -155,7 +159,7 @@ class Checker:
             return
         for test in self._tests:
             if not self._applied[test.id] and test.invariant.runs == len(self.set.runs):
-                missing = test.relation.missing(test.invariant.params, self._called)
+                missing = test.relation.missing(test.invariant.params, self._called, steps)
                 if missing is not None:
                     call, found = missing
                     yield test, 1, [_violation(self._called[call], call, found)]

@@ -81,7 +81,7 @@ def _hypotheses(relation: Relation, runs: Sequence[Run]) -> list[Params]:
         for run in runs
         for params in relation.hypotheses(run.windows)
     }
-    return [unique[key] for key in sorted(unique)]
+    return list(relation.widest([unique[key] for key in sorted(unique)]))
 
 
 def _examples(relation: Relation, params: Params, run: Run) -> list[Example]:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CARRIED, REPEATED, Value
+from tapml.invariants.record import MANY, REPEATED, WITHOUT, Value
 from tapml.invariants.summaries import digests_of
 
 
@@ -18,15 +18,15 @@ class Inputs:
     Parameters
     ----------
     needs
-        As of :class:`~tapml.invariants.variables.Variables`; a watched run uses faster sums.
+        As of :class:`~tapml.invariants.variables.Variables`.
     """
 
     def __init__(self, needs: Needs | None) -> None:
         self._off = needs is not None and not needs.inputs
-        self._fast = needs is not None
         self._step = -1
         self._seen: WeakKeyDictionary[torch.nn.Module, set[tuple[str, ...]]] = WeakKeyDictionary()
         self._results: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
+        self._without: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
 
     def given(self, module: torch.nn.Module, args: tuple[Any, ...], step: int) -> dict[str, Value]:
         """The fields of a call: none in evaluation, and none where there was no call before."""
@@ -35,7 +35,7 @@ class Inputs:
         if step != self._step:
             self._step = step
             self._seen.clear()
-        now = tuple(digests_of(args, fast=self._fast))
+        now = tuple(digests_of(args))
         if not any(now):
             return {}
         fields: dict[str, Value] = {}
@@ -45,7 +45,8 @@ class Inputs:
         seen.add(now)
         results = self._results.get(module)
         if results is not None:
-            fields[CARRIED] = not results.isdisjoint(now)
+            without = min(self._without.get(module, 0) + 1, MANY) if results.isdisjoint(now) else 0
+            fields[WITHOUT] = self._without[module] = without
         return fields
 
     def gave(self, module: torch.nn.Module, result: Any) -> None:
@@ -53,5 +54,5 @@ class Inputs:
         several = isinstance(result, tuple | list | dict) and len(result) > 1
         if self._off or not several or not module.training or not torch.is_grad_enabled():
             return
-        found = {each for each in digests_of(result, fast=self._fast) if each}
+        found = {each for each in digests_of(result) if each}
         self._results[module] = found

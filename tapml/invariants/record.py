@@ -41,11 +41,14 @@ VARIABLE: Final = "variable"
 """The field of such a call with the variable's number in its process."""
 PARTS: Final = "parts"
 """The field of a module's forward call with the APIs of the modules that it has as parts."""
-CARRIED: Final = "input.carried"
-"""The field of a whole model's call: whether an argument is a result of its last one in training.
-"""
+WITHOUT: Final = "input.without"
+"""The field of a whole model's call: how many calls in training up to this one, in a row, got no
+result of the call before; 0 if this one did, at most :data:`MANY`."""
+MANY: Final = 12
 REPEATED: Final = "input.repeated"
 """The same: whether it had these arguments before, since the last optimizer step."""
+MODEL: Final = "model.place"
+"""The field of a variable's state with the place of its model in its process; -1 without one."""
 OVERWRITE: Final = "torch.nn.Module.__setattr__"
 """An attribute of a module gets another value, and not from the module itself."""
 

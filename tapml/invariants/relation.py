@@ -83,6 +83,10 @@ class Relation:
         """Rules that may hold in a run: those it shows at least once."""
         raise NotImplementedError
 
+    def widest(self, found: Sequence[Params]) -> Sequence[Params]:
+        """Of what several runs propose: a rule with a bound is about the widest that was seen."""
+        return found
+
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Where a rule applies in a window; `memory` is the rule's own from window to window."""
         raise NotImplementedError
@@ -99,11 +103,14 @@ class Relation:
         """The APIs whose calls the rule looks at: what a watched run has to record."""
         return frozenset(params[name] for name in self.apis if name in params)
 
-    def missing(self, params: Params, called: Mapping[str, Record]) -> tuple[str, str] | None:
+    def missing(
+        self, params: Params, called: Mapping[str, Record], steps: int
+    ) -> tuple[str, str] | None:
         """Why a rule never applied in a run of the program that it was learned from.
 
-        `called` has the first call of each API. The answer is a call that the run
-        makes, and what it does not do about it; None if that is no error.
+        `called` has the first call of each API, and `steps` is the number of the last step. The
+        answer is a call that the run makes, and what it does not do about it; None if that is no
+        error.
         """
         return None
 

@@ -53,7 +53,10 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
     if _inside(plain):
         return None
-    widest = next(kind for kind in _INTEGERS if not plain.nbytes % kind.itemsize)
+    begin = plain.storage_offset() * plain.itemsize
+    widest = next(
+        kind for kind in _INTEGERS if not (plain.nbytes % kind.itemsize or begin % kind.itemsize)
+    )
     return plain.view(-1).view(widest)
 
 
@@ -73,28 +76,27 @@ def digest_of_all(value: Any) -> str:
     return hashlib.blake2b("".join(found).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def digests_of(value: Any, *, fast: bool = False) -> list[str]:
-    """A digest of each tensor in a value, at any depth; fast ones do not see the order."""
-    found = []
-    for tensor in _tensors(value):
-        bits = bits_of(tensor) if fast else None
-        if bits is None:
-            found.append(digest(tensor))
-        else:
-            found.append(f"{tuple(tensor.shape)} {int(bits.sum().item()):x}")
-    return found
+def digests_of(value: Any) -> list[str]:
+    """A digest of each tensor in a value, at any depth."""
+    return list(map(digest, _tensors(value)))
 
 
 def parts_of(value: Any) -> list[str]:
-    """A digest of each tensor of numbers with a fraction; empty for others, and for constants."""
+    """A digest of each tensor with samples: more than a few numbers a row, with fractions.
+
+    Empty for others: labels repeat by chance, also those that are floats.
+    """
     found = []
     for tensor in _tensors(value):
-        whole = tensor.layout == torch.strided and not _inside(tensor)
-        many = whole and tensor.is_floating_point() and tensor.numel() > _FEW
-        values = tensor.detach().reshape(-1) if many else None
-        varies = values is not None and bool((values != values[0]).any())
-        found.append(digest(tensor) if varies else "")
+        plain = tensor.layout == torch.strided and not _inside(tensor) and tensor.ndim > 1
+        many = plain and tensor.is_floating_point() and tensor.numel() > _FEW * len(tensor)
+        found.append(digest(tensor) if many and _varies(tensor.detach().float()) else "")
     return found
+
+
+def _varies(values: torch.Tensor) -> bool:
+    fractions = bool((values != values.round()).any())
+    return fractions and bool((values != values.reshape(-1)[0]).any())
 
 
 _FEW: Final = 4

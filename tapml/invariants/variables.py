@@ -19,14 +19,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGE, STATE, Value
+from tapml.invariants.record import CHANGE, MODEL, STATE, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError, SetupError
 
 _ALL_BITS: Final = (1 << 64) - 1
 _FIRST: Final = 64
-_LOOKS: Final = 8
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -40,6 +39,8 @@ class Variable:
         ``Parameter`` or ``Buffer``.
     in_model, in_optimizer
         Whether a model that ran holds it, and whether an optimizer does.
+    model
+        The place of that model among those that ran; -1 without one.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Variable:
     tensor: torch.Tensor
     in_model: bool
     in_optimizer: bool
+    model: int = -1
 
 
 class Variables:
@@ -59,8 +61,9 @@ class Variables:
     needs
         What a watched run has to see. None digests every byte before and after each step, and
         records each change. Else an order-insensitive hash tells changes, unless ranks are
-        compared, what changed between two steps counts as changed by the second, a kind of change
-        is noted once for each call, and the modules are walked once a step.
+        compared, what changed between two steps counts as changed by the second where nobody asks
+        for it, a kind of change is noted once for each call, and the modules are walked once a
+        step.
     """
 
     def __init__(self, needs: Needs | None = None) -> None:
@@ -74,8 +77,6 @@ class Variables:
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._left: dict[int, str] = {}
-        self._marks: list[tuple[int, int]] = []
-        self._steps = 0
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
@@ -175,11 +176,11 @@ class Variables:
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 seen.add(id(parameter))
                 shown = prefix + name.removeprefix("module.")
-                yield Variable(shown, "Parameter", parameter, True, id(parameter) in held)
+                yield Variable(shown, "Parameter", parameter, True, id(parameter) in held, place)
             if buffers:
                 for name, buffer in model.named_buffers():
                     shown = prefix + name.removeprefix("module.")
-                    yield Variable(shown, "Buffer", buffer, True, False)
+                    yield Variable(shown, "Buffer", buffer, True, False, place)
         for key, parameter in parameters.items():
             if key not in seen:
                 yield Variable(f"optimizer.{held[key]}", "Parameter", parameter, False, True)
@@ -242,20 +243,10 @@ class Variables:
 
     def values(self) -> dict[str, str]:
         """The digest of each parameter."""
-        if self._needs is None or not self._after or (self._needs.between and self._may_differ()):
+        if self._needs is None or not self._after or self._needs.between:
+            # Digests alone see what goes round the version counter, such as ``tensor.data``.
             return {each.name: self._digest(each.tensor) for each in self.parameters()}
         return self._after
-
-    def _may_differ(self) -> bool:
-        """Whether parameters may have changed since the last step.
-
-        What goes round the version counter, such as ``tensor.data``, is looked for now and then.
-        """
-        self._steps += 1
-        return self._steps % _LOOKS == 0 or self._marks != self._versions()
-
-    def _versions(self) -> list[tuple[int, int]]:
-        return [(each.tensor.data_ptr(), each.tensor._version) for each in self.parameters()]
 
     def moved(self, now: dict[str, str]) -> str | None:
         """A parameter in an optimizer whose digest is not what the last step left.
@@ -265,8 +256,6 @@ class Variables:
         if not self._after:
             return None
         after = self._after
-        if now is after:
-            return ""
         for each in self.parameters():
             if each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]:
                 return each.name
@@ -324,8 +313,6 @@ class Variables:
         """Record what an optimizer step changed."""
         after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
         if self._needs is not None:
-            if self._needs.between:
-                self._marks = self._versions()
             if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
             return
@@ -387,13 +374,14 @@ class Variables:
             tensor.requires_grad,
             variable.in_model,
             variable.in_optimizer,
+            variable.model,
             self._gradient(tensor)[0] if asked else "",
             changed,
             unused,
         )
         if not attributes and (found := self._shared.get(key)) is not None:
             return found
-        kind, dtype, shape, trained, in_model, in_optimizer, gradient, *_ = key
+        kind, dtype, shape, trained, in_model, in_optimizer, model, gradient, *_ = key
         fields: dict[str, Value] = {
             "type": kind,
             "attribute": "data",
@@ -402,6 +390,7 @@ class Variables:
             "requires_grad": trained,
             "in_model": in_model,
             "in_optimizer": in_optimizer,
+            MODEL: model,
         }
         if asked:
             fields["grad"] = gradient

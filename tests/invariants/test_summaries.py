@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tapml.invariants.summaries import bits_of, digest, summarise_call
+from tapml.invariants.summaries import bits_of, digest, parts_of, summarise_call
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64])
@@ -49,6 +49,23 @@ def test_the_sum_of_a_tensors_bits_sees_a_change_of_any_element(
     other.view(-1)[place] += 2 * torch.finfo(dtype).eps
     assert mark(one) != mark(other)
     assert mark(one) == mark(one.clone())
+
+
+@pytest.mark.parametrize("begin", range(9))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_the_bits_of_a_slice_begin_anywhere(dtype: torch.dtype, begin: int) -> None:
+    part = torch.arange(1, 65).to(dtype)[begin : begin + 32]
+    bits = bits_of(part)
+    assert bits is not None
+    assert torch.equal(bits.view(dtype), part)
+
+
+def test_parts_of_a_batch_are_samples_and_no_labels() -> None:
+    ids, labels = torch.arange(48).view(8, 6), torch.tensor([0.0, 1.0] * 4)
+    several = torch.tensor([[0.0, 1.0] * 4] * 8)
+    assert parts_of((ids, labels, labels[:, None], several, torch.full((8, 9), 0.5))) == [""] * 5
+    images, empty = torch.rand(8, 1, 3, 3), torch.empty(0, 9)
+    assert [bool(each) for each in parts_of((images, empty, images.half()))] == [True, False, True]
 
 
 def test_summaries_are_plain_data_without_contents() -> None:

@@ -150,7 +150,9 @@ class APISequence(Relation):
         _, needed = _asked_and_needed(params)
         return frozenset({needed, topic(needed)})
 
-    def missing(self, params: Params, called: Mapping[str, Record]) -> tuple[str, str] | None:
+    def missing(
+        self, params: Params, called: Mapping[str, Record], steps: int
+    ) -> tuple[str, str] | None:
         """A call of the loop that was left out altogether, or follows epochs and not steps."""
         asked, needed = _asked_and_needed(params)
         if params["mode"] == "used" or asked not in called:

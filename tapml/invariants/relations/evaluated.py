@@ -45,7 +45,9 @@ class Evaluated(Relation):
         """Evaluation."""
         return frozenset({"evaluation"})
 
-    def missing(self, params: Params, called: Mapping[str, Record]) -> tuple[str, str] | None:
+    def missing(
+        self, params: Params, called: Mapping[str, Record], steps: int
+    ) -> tuple[str, str] | None:
         """A run of the program that never evaluates."""
         first = called.get(FORWARD)
         if first is None or first.fields.get("class") != params["class"]:

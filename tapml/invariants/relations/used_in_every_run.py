@@ -1,6 +1,8 @@
 """UsedInEveryRun: a program that trains under autocast, or loads weights, does so in every run.
 
 As :mod:`~tapml.invariants.relations.evaluated`, it is about whole runs of the program learned from.
+Weights are loaded between steps, and a run that ends before the others did so is none to judge.
+What is loaded after the last step, as by early stopping, depends on the run.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tapml.invariants.record import FORWARD, Record, Window
+from tapml.invariants.record import FORWARD, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 _LOAD: Final = "torch.nn.Module.load_state_dict"
 _SAID: Final = {
     "autocast": ("trains under autocast", "no forward call in training was under autocast"),
-    "load": ("loads weights once training has begun", "no weights were loaded during training"),
+    "load": ("loads weights between steps", "no weights were loaded between steps"),
 }
 
 
@@ -27,12 +29,18 @@ class UsedInEveryRun(Relation):
     avoided = ("",)
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
-        """Each feature that the run has."""
-        return [
-            {"feature": feature}
-            for feature in _SAID
-            if any(True for window in windows for _ in _uses(window, feature))
-        ]
+        """Each feature that the run has; of loads, the step before which the first one is."""
+        for feature in _SAID:
+            first = next((each for window in windows for each in _uses(window, feature)), None)
+            if first is not None:
+                by = {"by": str(first.step)} if feature == "load" else {}
+                yield {"feature": feature, **by}
+
+    def widest(self, found: Sequence[Params]) -> Sequence[Params]:
+        """The run that loads weights last."""
+        loads = [each for each in found if "by" in each]
+        last = max(loads, key=lambda each: int(each["by"]), default=None)
+        return [each for each in found if "by" not in each or each is last]
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each use."""
@@ -41,20 +49,28 @@ class UsedInEveryRun(Relation):
 
     def sentence(self, params: Params) -> str:
         """The feature."""
-        return f"The program {_SAID[params['feature']][0]}."
+        longer = f" in runs of more than {params['by']} steps" if "by" in params else ""
+        return f"The program {_SAID[params['feature']][0]}{longer}."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """The feature."""
         return frozenset({f"use of {params['feature']}"})
 
-    def missing(self, params: Params, called: Mapping[str, Record]) -> tuple[str, str] | None:
+    def missing(
+        self, params: Params, called: Mapping[str, Record], steps: int
+    ) -> tuple[str, str] | None:
         """A run of the program without it."""
-        return (FORWARD, _SAID[params["feature"]][1]) if FORWARD in called else None
+        if FORWARD not in called or steps <= int(params.get("by", "-1")):
+            return None
+        return FORWARD, _SAID[params["feature"]][1]
 
 
 def _uses(window: Window, feature: str) -> Iterator[Record]:
     if feature == "load":
-        yield from (each for each in window.calls(_LOAD) if each.step >= 0)
+        last = {step.rank: step.id for step in window.calls(STEP)}
+        for record in window.calls(_LOAD):
+            if record.step >= 0 and record.id < last.get(record.rank, -1):
+                yield record
         return
     for record in window.calls(FORWARD):
         if record.context.get("autocast") and record.fields.get("module.training"):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tapml.invariants.record import Record, Window
+from tapml.invariants.record import MODEL, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 _ATTRIBUTES: Final = ("requires_grad", "dtype", "in_optimizer", "grad")
@@ -19,16 +19,25 @@ class VariableAttribute(Relation):
     avoided = ("requires_grad", "dtype", "grad", "changed", "in_", "type", "attr")
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
-        """Attributes in which the parameters differ: others say nothing about this one."""
+        """Attributes in which the parameters differ: others say nothing about this one.
+
+        A part of a model that trains may be used later, such as an expert of several: only whole
+        models stay without gradients.
+        """
         for attribute in _ATTRIBUTES:
             values: dict[str, set[str]] = defaultdict(set)
+            places, trained = {}, set()
             for window in windows:
                 for state in window.states:
                     if state.fields["type"] == "Parameter" and state.fields["in_model"]:
-                        values[state.name].add(_value(state, attribute))
+                        value = _value(state, attribute)
+                        values[state.name].add(value)
+                        places[state.name] = place = state.fields.get(MODEL)
+                        trained |= {place} if value == "nonzero" else set()
             if len(set.union(set(), *values.values())) > 1:
                 for name, seen in sorted(values.items()):
-                    if len(seen) == 1 and (attribute != "grad" or seen == {"none"}):
+                    left = seen == {"none"} and places[name] not in trained
+                    if len(seen) == 1 and (attribute != "grad" or left):
                         yield {"variable": name, "attribute": attribute, "value": min(seen)}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:

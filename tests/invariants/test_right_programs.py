@@ -1,0 +1,241 @@
+"""Programs that are right though they look like errors, watched and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from tapml.invariants import watch
+from tapml.invariants.checking import Checker, CheckReport, report_of
+from tapml.invariants.inference import Run, infer
+from tapml.invariants.recording import recorded
+
+
+class Net(nn.Module):
+    """Two layers."""
+
+    def __init__(self, width: int, results: int) -> None:
+        super().__init__()
+        self.below, self.above = nn.Linear(width, 8), nn.Linear(8, results)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Results of rows."""
+        found: torch.Tensor = self.above(torch.relu(self.below(rows)))
+        return found
+
+
+class Critic(Net):
+    """Another class of model."""
+
+
+class Recurrent(nn.Module):
+    """Gives its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(
+        self, rows: torch.Tensor, state: Sequence[torch.Tensor] | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Results and the two parts of the state."""
+        found, (short, long) = self.cells(rows, state)
+        return self.head(found), short, long
+
+
+class Experts(nn.Module):
+    """One of several layers is chosen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        self.experts = nn.ModuleList(nn.Linear(8, 1) for _ in range(4))
+
+    def forward(self, rows: torch.Tensor, chosen: int) -> torch.Tensor:
+        """Results of the chosen layer."""
+        found: torch.Tensor = self.experts[chosen](rows) * self.router(rows).sum()
+        return found
+
+
+def descend(optimizer: torch.optim.Optimizer, *losses: torch.Tensor) -> None:
+    """One step."""
+    optimizer.zero_grad()
+    for loss in losses:
+        loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def plain(*, steps: int = 20, hurt: Sequence[int] = ()) -> None:
+    """A regression; in some steps, something halves the weights behind the optimizer's back."""
+    model = Net(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for step in range(steps):
+        descend(optimizer, model(torch.randn(6, 8)).square().mean())
+        if step in hurt:
+            for each in model.parameters():
+                each.data.mul_(0.5)
+
+
+def adversarial(*, steps: int = 20, clip: bool = False, hurt: bool = False) -> None:
+    """A WGAN whose critic is clipped, or changed before the generator steps."""
+    generator, critic = Net(4, 8), Critic(8, 1)
+    ours = torch.optim.RMSprop(generator.parameters(), 5e-3)
+    theirs = torch.optim.RMSprop(critic.parameters(), 5e-3)
+    for _ in range(steps):
+        made = critic(generator(torch.randn(6, 4)).detach()).mean()
+        descend(theirs, made - critic(torch.randn(6, 8)).mean())
+        for each in critic.parameters():
+            if clip:
+                each.data.clamp_(-0.1, 0.1)
+            if hurt:
+                each.data.add_(0.01)
+        descend(ours, -critic(generator(torch.randn(6, 4))).mean())
+
+
+def windows() -> None:
+    """Windows of a series begin at odd places of its storage."""
+    model, series = Net(32, 1), torch.randn(80)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for step in range(8):
+        places = (step * 3, step * 3 + 1)
+        descend(optimizer, *(model(series[at : at + 32]).square().mean() for at in places))
+
+
+def orders() -> None:
+    """Negatives are the rows of a batch in another order."""
+    model = Net(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for _ in range(8):
+        rows = torch.randn(6, 8)
+        descend(optimizer, -(model(rows) - model(rows.roll(1, 0))).square().mean())
+
+
+def target(*, steps: int) -> None:
+    """The target network of a DQN follows every ten steps."""
+    model, follower = Net(8, 2), Net(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for step in range(steps):
+        rows = torch.randn(6, 8)
+        with torch.no_grad():
+            wanted = follower(rows)
+        descend(optimizer, (model(rows) - wanted - 1).square().mean())
+        if step % 10 == 9:
+            follower.load_state_dict(model.state_dict())
+
+
+def early(*, last_is_best: bool = False) -> None:
+    """The best weights are loaded after training, if they are not the last."""
+    model = Net(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for _ in range(6):
+        descend(optimizer, model(torch.randn(6, 8)).square().mean())
+    if not last_is_best:
+        model.load_state_dict(model.state_dict())
+
+
+def sequences(*, lengths: Sequence[int] = (2, 2, 3, 2)) -> None:
+    """Sequences of several chunks, some of one alone."""
+    model = Recurrent()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for length in lengths:
+        state = None
+        for _ in range(length):
+            found, *state = model(torch.randn(4, 5, 4), state)
+            state = [each.detach() for each in state]
+            descend(optimizer, found.square().mean())
+
+
+def experts(*, chosen: Sequence[int] = (0, 1, 2)) -> None:
+    """A mixture, one of whose experts may never be chosen."""
+    model = Experts()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in range(8):
+        rows = torch.randn(6, 8)
+        descend(optimizer, model(rows, chosen[step % len(chosen)]).square().mean())
+
+
+def run_of(train: Callable[[], None], seed: int) -> Run:
+    """A recorded run."""
+    torch.manual_seed(seed)
+    with recorded() as recording:
+        train()
+    return recording.run()
+
+
+def reports(
+    right: Callable[[], None], other: Callable[[], None], *, watched_alone: bool = False
+) -> list[CheckReport]:
+    """Another run beside what two runs show, in a watch and from its trace."""
+    learned = infer([run_of(right, seed) for seed in (1, 2)])
+    torch.manual_seed(3)
+    with watch(invariants=learned, on_violation="report") as watched:
+        other()
+    if watched_alone:
+        return [watched.report()]
+    checker, run = Checker(learned), run_of(other, 3)
+    for window in run.windows:
+        checker.check(window)
+    return [watched.report(), report_of(checker, "another run", len(run.windows), (0,))]
+
+
+@pytest.mark.parametrize(
+    ("right", "other"),
+    [
+        (windows, windows),
+        (orders, orders),
+        (partial(adversarial, clip=True), partial(adversarial, clip=True)),
+        (partial(target, steps=24), partial(target, steps=8)),
+        (early, partial(early, last_is_best=True)),
+        (sequences, partial(sequences, lengths=(2, 1, 1, 2))),
+        (experts, partial(experts, chosen=(0, 1, 2, 3))),
+    ],
+    ids=["series", "another-order", "clamped", "short-run", "early-stop", "one-chunk", "expert"],
+)
+def test_a_right_program_violates_nothing(
+    right: Callable[[], None], other: Callable[[], None]
+) -> None:
+    for report in reports(right, other):
+        assert [each.invariant.text for cause in report.causes for each in cause.findings] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (plain, partial(plain, hurt=[10])),
+        (adversarial, partial(adversarial, hurt=True)),
+    ],
+    ids=["once", "before-one-of-two-optimizers"],
+)
+def test_a_watch_sees_what_goes_round_the_version_counter(
+    right: Callable[[], None], wrong: Callable[[], None]
+) -> None:
+    (report,) = reports(right, wrong, watched_alone=True)
+    found = [each.invariant for cause in report.causes for each in cause.findings]
+    assert "BetweenSteps" in {each.relation for each in found}
+
+
+def test_a_state_that_is_lost_for_good_is_found() -> None:
+    for report in reports(sequences, partial(sequences, lengths=(1,) * 6)):
+        found = [each for cause in report.causes for each in cause.findings]
+        assert [(each.invariant.relation, each.first.step) for each in found] == [
+            ("StateCarried", 4)
+        ]
+
+
+def test_a_target_that_never_follows_is_found_in_a_longer_run() -> None:
+    def never() -> None:
+        model, follower = Net(8, 2), Net(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+        for _ in range(12):
+            rows = torch.randn(6, 8)
+            with torch.no_grad():
+                wanted = follower(rows)
+            descend(optimizer, (model(rows) - wanted - 1).square().mean())
+
+    for report in reports(partial(target, steps=24), never):
+        found = {each.invariant.relation for cause in report.causes for each in cause.findings}
+        assert "UsedInEveryRun" in found
