@@ -369,7 +369,7 @@ class _Trees:
         whole = np.ones((len(self.roots), width), np.bool_)
         np.logical_and.at(whole, tree_of[leaf], held[leaf])
         # Columns of which each row has a leaf: onnxruntime tells nothing from 0.
-        self.held = whole.any(0)
+        self.held: Array = np.asarray(whole.any(axis=0))
 
     def total(self, node: Any, written: Written, rows: int, columns: int) -> str:
         """The sum of all trees' leaves, ``[rows, width]``."""
