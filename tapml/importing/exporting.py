@@ -147,6 +147,12 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 
 
 def _export(description: EntryDescription) -> torch.export.ExportedProgram:
+    # A graph that is refused is printed there, line by line.
+    with _masks_are_taken(), redirect_stderr(io.StringIO()):
+        return _export_of_any_length(description)
+
+
+def _export_of_any_length(description: EntryDescription) -> torch.export.ExportedProgram:
     export = partial(
         torch.export.export,
         description.module,
@@ -155,9 +161,7 @@ def _export(description: EntryDescription) -> torch.export.ExportedProgram:
         strict=False,
     )
     try:
-        # A graph that is refused is printed there, line by line.
-        with _masks_are_taken(), redirect_stderr(io.StringIO()):
-            return export()
+        return export()
     except Exception as error:  # of a class whose module takes a second to import
         if getattr(getattr(error, "error_type", None), "name", "") != "CONSTRAINT_VIOLATION":
             raise

@@ -8,7 +8,7 @@ is written here is compared with that. Labels that are text become their places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,13 +19,21 @@ from tapml_targets.errors import UnsupportedOperatorError
 DOMAIN: Final = "ai.onnx.ml"
 # Operators take axes as inputs from here on.
 _OLDEST_OPSET: Final = 13
+# ReduceMax from here on.
+_AXES_OF_LARGEST: Final = 18
 # Of older ones: what means the same from there on, of two axes.
 _UNCHANGED: Final = frozenset({
     "Add", "ArgMax", "Cast", "Concat", "Div", "Flatten", "Gather", "Identity", "MatMul", "Max",
     "Mul", "Reshape", "Sigmoid", "Softmax", "Sub",
 })  # fmt: skip
 _LINEAR: Final = frozenset({"LinearClassifier", "SVMClassifier"})
+# What is written for them rests on the extents of what they read.
+_OF_EXTENTS: Final = frozenset({
+    "FeatureVectorizer", "TreeEnsembleClassifier", "TreeEnsembleRegressor",
+})  # fmt: skip
 _LARGEST_TREE: Final = 1 << 22
+# Numbers in the leaves of all trees of a node.
+_MOST_IN_LEAVES: Final = 1 << 28
 _DEEPEST: Final = 256
 _COMPARISONS: Final = {
     "BRANCH_LEQ": "LessOrEqual",
@@ -41,6 +49,11 @@ def without_text(model: Any) -> None:
     """Cut maps from a model's ends and make labels that are text their places, in place.
 
     ``ZipMap`` makes a list of maps of a tensor: its input becomes the output.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If a node reads labels that are text, but to hand them on; the message names it.
     """
     import onnx
 
@@ -51,7 +64,7 @@ def without_text(model: Any) -> None:
     kept = [node for node in graph.node if node.op_type != "ZipMap"]
     del graph.node[:]
     graph.node.extend(kept)
-    texts = set()
+    types, texts = onnx.TensorProto, set()
     for node in graph.node:
         for each in list(node.attribute):
             if node.domain == DOMAIN and each.name == "classlabels_strings" and each.strings:
@@ -61,12 +74,15 @@ def without_text(model: Any) -> None:
                 node.attribute.append(onnx.helper.make_attribute(name, places))
                 texts.add(node.output[0])
     for node in graph.node:
-        if node.op_type in {"Identity", "Cast"} and node.input[0] in texts:
-            # A cast of text to text.
-            node.op_type = "Identity"
-            del node.attribute[:]
-            texts.add(node.output[0])
-    types = onnx.TensorProto
+        if texts.isdisjoint(node.input):
+            continue
+        to = [each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to"]
+        if node.op_type != "Identity" and to != [types.STRING]:
+            raise _refused(node, "it reads labels that are text, whose places are imported")
+        # A cast of text to text.
+        node.op_type = "Identity"
+        del node.attribute[:]
+        texts.add(node.output[0])
     for at, each in enumerate(list(graph.output)):
         name = zipped.get(each.name, each.name)
         element = types.INT64 if name in texts else types.FLOAT if each.name in zipped else 0
@@ -87,14 +103,11 @@ def write_out_ml(model: Any) -> bool:
 
     if not any(node.domain == DOMAIN for node in model.graph.node):
         return False
-    _raise_opset(model)
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {
-        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
-        for each in (*inferred.value_info, *inferred.input, *inferred.output)
-    }
-    nodes = []
-    for node in model.graph.node:
+    opset = _raise_opset(model)
+    every = list(model.graph.node)
+    shapes: dict[str, list[int]] = {}
+    nodes: list[Any] = []
+    for node in every:
         if node.domain != DOMAIN:
             nodes.append(node)
             continue
@@ -102,23 +115,21 @@ def write_out_ml(model: Any) -> bool:
         if writer is None:
             raise _refused(node, f"it is none of {', '.join(sorted(_WRITERS))}")
         given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        written = Written(node.name or node.output[0])
+        written = Written(node.name or node.output[0], opset)
+        if node.op_type in _OF_EXTENTS and not shapes.keys() >= set(node.input):
+            shapes = _shapes_behind(model, nodes)
         results = writer(node, given, written, shapes)
         for name, value in zip(node.output, results, strict=False):
             written.result(value, name)
         nodes += written.nodes
         model.graph.initializer.extend(written.weights)
-        # What later nodes of the same domain read has the rows of the first input.
-        first = shapes.get(node.input[0]) or [0]
-        for name, width in zip(node.output, _widths(node, given, shapes), strict=False):
-            shapes[name] = [first[0], width] if width else [first[0]]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     return True
 
 
-def _raise_opset(model: Any) -> None:
-    """Let a model have the operators that are written."""
+def _raise_opset(model: Any) -> int:
+    """The opset of a model, raised to the operators that are written."""
     import onnx
 
     others = {node.op_type for node in model.graph.node if node.domain != DOMAIN} - _UNCHANGED
@@ -133,22 +144,29 @@ def _raise_opset(model: Any) -> None:
             )
         each.version = max(each.version, _OLDEST_OPSET)
     model.ir_version = max(model.ir_version, 7)
+    return max((each.version for each in standard), default=_OLDEST_OPSET)
 
 
-def _widths(node: Any, given: _Attributes, shapes: Mapping[str, list[int]]) -> list[int]:
-    """Columns of a node's outputs; 0 for a label of each row."""
-    if node.op_type.endswith("Classifier"):
-        return [0, len(given.get("classlabels_int64s") or given.get("classlabels_ints") or ())]
-    if node.op_type == "FeatureVectorizer":
-        return [sum(given.get("inputdimensions") or ())]
-    if node.op_type.endswith("Regressor"):
-        return [int(given.get("n_targets") or given.get("targets") or 1)]
-    return [(shapes.get(node.input[0]) or [0])[-1]]
+def _shapes_behind(model: Any, nodes: Sequence[Any]) -> dict[str, list[int]]:
+    """Shapes of a model's inputs and of what `nodes`, all of ONNX's own, give.
+
+    The model has `nodes` alone afterwards.
+    """
+    import onnx
+
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return {
+        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
+        for each in (*inferred.value_info, *inferred.input)
+    }
 
 
 def _refused(node: Any, reason: str) -> UnsupportedOperatorError:
+    operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
     return UnsupportedOperatorError(
-        f"{DOMAIN}.{node.op_type} in node {node.name or 'unnamed'!r} cannot be imported: {reason}"
+        f"{operator} in node {node.name or 'unnamed'!r} cannot be imported: {reason}"
     )
 
 
@@ -173,8 +191,10 @@ def _normalizer(node: Any, given: _Attributes, written: Written, _shapes: Any) -
         norm = written.one("Sqrt", squares)
     elif kind == "L1":
         norm = written.one("ReduceSum", written.one("Abs", value), axes)
-    else:
+    elif written.opset < _AXES_OF_LARGEST:
         norm = written.one("ReduceMax", value, axes=[-1])
+    else:
+        norm = written.one("ReduceMax", value, axes)
     one = written.weight(np.ones((), np.float32))
     zero = written.weight(np.zeros((), np.float32))
     # A row of zeros stays as it is.
@@ -200,7 +220,11 @@ def _imputer(node: Any, given: _Attributes, written: Written, _shapes: Any) -> l
     return [written.one("Where", found, filled, value)]
 
 
-def _vectorizer(node: Any, given: _Attributes, written: Written, _shapes: Any) -> list[str]:
+def _vectorizer(node: Any, given: _Attributes, written: Written, shapes: Any) -> list[str]:
+    found = [(shapes.get(each) or [0])[1:] for each in node.input]
+    if found != [[each] for each in given.get("inputdimensions") or ()]:
+        # onnxruntime cuts columns and fills them up.
+        raise _refused(node, "its inputdimensions are not the columns of its inputs")
     return [written.joined([_float(written, each) for each in node.input], 1)]
 
 
@@ -219,8 +243,9 @@ def _linear(node: Any, given: _Attributes, written: Written, width: int) -> str:
 
 
 def _linear_regressor(node: Any, given: _Attributes, written: Written, _shapes: Any) -> list[str]:
-    value = _linear(node, given, written, int(given.get("targets") or 1))
-    return [_transformed(node, given, written, value)]
+    targets = int(given.get("targets") or 1)
+    value = _linear(node, given, written, targets)
+    return [_regressed(node, given, written, value, targets)]
 
 
 def _linear_classifier(node: Any, given: _Attributes, written: Written, _shapes: Any) -> list[str]:
@@ -256,10 +281,21 @@ def _transformed(node: Any, given: _Attributes, written: Written, value: str) ->
     raise _refused(node, f"post_transform {kind}: expected NONE, LOGISTIC or SOFTMAX")
 
 
+def _regressed(node: Any, given: _Attributes, written: Written, value: str, targets: int) -> str:
+    """Values of targets; onnxruntime leaves one alone as it is, whatever is asked for."""
+    kind = given.get("post_transform", b"NONE").decode()
+    if targets == 1 and kind != "NONE":
+        raise _refused(node, f"post_transform {kind} of one target: expected NONE")
+    return _transformed(node, given, written, value)
+
+
 class _Trees:
     """All trees of a node in one table: places of children are places of the table."""
 
     def __init__(self, node: Any, given: _Attributes, prefix: str) -> None:
+        doubles = sorted(name for name in given if name.endswith("_as_tensor"))
+        if doubles:
+            raise _refused(node, f"{', '.join(doubles)}: expected attributes of float32")
         trees = np.array(given["nodes_treeids"], np.int64)
         numbers = np.array(given["nodes_nodeids"], np.int64)
         modes = [each.decode() for each in given["nodes_modes"]]
@@ -293,23 +329,47 @@ class _Trees:
             raise _refused(node, "its nodes are no trees")
         self.depth, level = 0, self.roots[~leaf[self.roots]]
         while len(level):
-            below = np.concatenate([self.yes[level], self.no[level]])
+            # Two branches may have one child.
+            below = np.unique(np.concatenate([self.yes[level], self.no[level]]))
             level = below[~leaf[below]]
             self.depth += 1
             if self.depth > _DEEPEST:
                 raise _refused(node, f"a tree deeper than {_DEEPEST}")
+        self._fill_leaves(node, given, prefix, at, leaf)
+
+    def _fill_leaves(
+        self,
+        node: Any,
+        given: _Attributes,
+        prefix: str,
+        at: Mapping[tuple[Any, Any], int],
+        leaf: Array,
+    ) -> None:
         ids = np.array(given[f"{prefix}_ids"], np.int64)
         width = int(given.get("n_targets") or ids.max(initial=0) + 1)
         if prefix == "class":
             width = len(_labels(node, given))
+        if not 0 < width * len(leaf) <= _MOST_IN_LEAVES:
+            raise _refused(
+                node, f"{len(leaf)} nodes of {width} numbers: expected {_MOST_IN_LEAVES} at most"
+            )
+        if ids.min(initial=0) < 0 or ids.max(initial=0) >= width:
+            raise _refused(node, f"{prefix}_ids outside of 0 to {width - 1}")
         self.only = int(ids[0]) if len(set(ids.tolist())) == 1 else None
-        self.values = np.zeros((len(modes), width), np.float32)
-        held = zip(
+        self.values = np.zeros((len(leaf), width), np.float32)
+        held = np.zeros((len(leaf), width), np.bool_)
+        leaves = zip(
             given[f"{prefix}_treeids"], given[f"{prefix}_nodeids"], ids,
             given[f"{prefix}_weights"], strict=True,
         )  # fmt: skip
-        for tree, number, column, weight in held:
+        for tree, number, column, weight in leaves:
             self.values[at[tree, number], column] += weight
+            held[at[tree, number], column] = True
+        _, tree_of = np.unique(given["nodes_treeids"], return_inverse=True)
+        whole = np.ones((len(self.roots), width), np.bool_)
+        np.logical_and.at(whole, tree_of[leaf], held[leaf])
+        # Columns of which each row has a leaf: onnxruntime tells nothing from 0.
+        self.held: Array = np.asarray(whole.any(axis=0))
 
     def total(self, node: Any, written: Written, rows: int, columns: int) -> str:
         """The sum of all trees' leaves, ``[rows, width]``."""
@@ -339,6 +399,8 @@ def _sum_of_trees(
     if not rows or len(columns) != 1 or not columns[0]:
         raise _refused(node, "the rows and columns of its input are not known")
     trees = _Trees(node, given, prefix)
+    if trees.feature.min() < 0 or trees.feature.max() >= columns[0]:
+        raise _refused(node, f"nodes_featureids outside of the {columns[0]} columns of its input")
     value = trees.total(node, written, rows, columns[0])
     if given.get("aggregate_function", b"SUM") == b"AVERAGE":
         value = written.one("Div", value, written.weight(np.array(len(trees.roots), np.float32)))
@@ -351,20 +413,38 @@ def _sum_of_trees(
 
 
 def _tree_regressor(node: Any, given: _Attributes, written: Written, shapes: Any) -> list[str]:
-    _, value = _sum_of_trees(node, given, written, shapes, "target")
-    return [_transformed(node, given, written, value)]
+    trees, value = _sum_of_trees(node, given, written, shapes, "target")
+    targets = trees.values.shape[1]
+    if targets > 1 and given.get("base_values") and not trees.held.all():
+        # onnxruntime leaves its base value out of such a target.
+        raise _refused(node, "base values, and rows without a leaf of a target")
+    return [_regressed(node, given, written, value, targets)]
 
 
 def _tree_classifier(node: Any, given: _Attributes, written: Written, shapes: Any) -> list[str]:
     labels = _labels(node, given)
     trees, value = _sum_of_trees(node, given, written, shapes, "class")
     kind = given.get("post_transform", b"NONE").decode()
-    if len(labels) == 2 and trees.only is not None:
+    base, lowest = given.get("base_values"), min(given["class_weights"], default=0.0)
+    if len(labels) == 1:
+        raise _refused(node, "one class: expected two or more")
+    if len(labels) == 2 and trees.only is None:
+        # onnxruntime gives 1 or 0 as their label, whatever the labels are.
+        raise _refused(node, "leaves of both of two classes: expected those of one")
+    if len(labels) == 2 and trees.only == 1 and (base or not trees.held[1]):
+        reason = "base values" if base else "rows without a leaf"
+        raise _refused(node, f"{reason}, and leaves of the second of two classes alone")
+    if len(labels) == 2 and trees.only == 0 and kind == "SOFTMAX":
+        raise _refused(node, "post_transform SOFTMAX, and leaves of the first of two classes alone")
+    if len(labels) > 2 and not trees.held.all() and not base and lowest <= 0:
+        # For onnxruntime such a class is less than one below 0.
+        raise _refused(node, "weights of 0 or less, and rows without a leaf of a class")
+    if len(labels) == 2:
         # One score for two classes, as onnxruntime reads it: under the first one's number it is
         # the second one's, and what is left is the first one's.
-        if given.get("base_values") and len(given["base_values"]) > 1:
+        if base and len(base) > 1:
             raise _refused(node, "one score for two classes, and two base values")
-        positive = min(given["class_weights"]) >= 0
+        positive = lowest >= 0
         column = written.weight(np.array([trees.only], np.int64))
         score = written.one("Gather", value, column, axis=1)
         bound = written.weight(np.array(0.5 if positive else 0.0, np.float32))

@@ -17,6 +17,8 @@ class Written:
     """Nodes and weights that take the place of one node."""
 
     name: str
+    # Of the operators, where what they take is not the same in all.
+    opset: int = 13
     nodes: list[Any] = field(default_factory=list)
     weights: list[Any] = field(default_factory=list)
 

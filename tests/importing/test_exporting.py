@@ -29,6 +29,19 @@ class Experts(nn.Module):
         return out
 
 
+class Masked(Experts):
+    """Experts behind a layer of `nn.Transformer`, whose look at its mask depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows ``[1, S, 8]``."""
+        return super().forward(self.encoder(rows, rows[0] @ rows[0].T))
+
+
 class Halves(nn.Module):
     """Both halves of the rows: there are none of an odd number."""
 
@@ -56,6 +69,15 @@ def test_a_guard_that_holds_for_every_length_is_no_reason_to_refuse() -> None:
     rows = torch.randn(1, 9, 8)
     with torch.no_grad():
         torch.testing.assert_close(entry.program.module()(rows), module(rows))
+
+
+def test_one_whose_guard_is_tried_may_have_a_mask(capsys: pytest.CaptureFixture[str]) -> None:
+    module = Masked()
+    entry = exported(module)
+    rows = torch.randn(1, 9, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(entry.program.module()(rows), module(rows))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_program_that_asserts_what_fails_for_a_length_is_refused() -> None:
