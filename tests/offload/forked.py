@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -41,7 +41,10 @@ class Forked:
         """Wait until it stands still, as ``TAPML_FAULT=stop@...`` asks it to."""
         stat = Path(f"/proc/{self.process.pid}/stat")
         deadline = time.monotonic() + seconds
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        while True:
+            with suppress(FileNotFoundError):
+                if stat.read_text().rpartition(")")[2].split()[0] == "T":
+                    return
             assert self.process.is_alive(), f"it ended: {self.errors.read_text(errors='replace')}"
             assert time.monotonic() < deadline, "it has not stopped in time"
             time.sleep(0.02)
