@@ -117,7 +117,8 @@ def _eliminated(
         The row of each pivot, ``[...]``.
     """
     count = _columns(name, matrix)
-    numbers = torch.arange(count)
+    # Places of 64 bits are not compared on every platform.
+    numbers = torch.arange(count, dtype=torch.int32)
     work = matrix if right is None else torch.cat([matrix, right], -1)
     width = work.shape[-1]
     one, zero = (torch.full((), each, dtype=matrix.dtype) for each in (1.0, 0.0))
@@ -125,7 +126,7 @@ def _eliminated(
     pivots, places, rows = [], [], []
     for mask in torch.eye(count, width, dtype=torch.bool):
         column = _chosen(mask, work, -1)
-        place = torch.where(taken, -one, column.abs()).argmax(-1)
+        place = torch.where(taken, -one, column.abs()).argmax(-1).to(torch.int32)
         hit = place.unsqueeze(-1) == numbers
         row = _chosen(hit.unsqueeze(-1), work, -2)
         pivot = _chosen(mask, row, -1)
