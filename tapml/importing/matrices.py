@@ -7,6 +7,7 @@ PyTorch raises: a kernel cannot raise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ from tapml_targets.errors import UnsupportedOperatorError
 _aten: Final = torch.ops.aten
 # Each column is a step of several operators.
 _MOST_COLUMNS: Final = 32
-_SQUARINGS: Final = 12
+# Of a matrix whose reflections are written out.
+_MOST_ROWS: Final = 512
+# A larger sum of a column than 2 to their power gives what is no number.
+_SQUARINGS: Final = 24
 _TERMS: Final = 14
 
 
@@ -27,16 +31,14 @@ def matrix_functions() -> dict[Any, Callable[..., Any]]:
     return {
         _aten.linalg_inv.default: _inverse,
         _aten.inverse.default: _inverse,
-        _aten.linalg_inv_ex.default: lambda a, **_: (_inverse(a), _no_error(a)),
+        _aten.linalg_inv_ex.default: lambda a, **_: _with_info(_inverse(a)),
         _aten.linalg_solve.default: _solved,
-        _aten._linalg_solve_ex.default: lambda a, b, *, left=True, **_: (
-            _solved(a, b, left=left), a, _places(a), _no_error(a)
-        ),
+        _aten._linalg_solve_ex.default: _solved_with_info,
         _aten._linalg_det.default: lambda a: (_determinant(a), a, _places(a)),
         _aten._linalg_slogdet.default: lambda a: (*_sign_and_log(a), a, _places(a)),
         _aten.linalg_cholesky.default: _cholesky,
-        _aten.linalg_cholesky_ex.default: lambda a, *, upper=False, **_: (
-            _cholesky(a, upper=upper), _no_error(a)
+        _aten.linalg_cholesky_ex.default: lambda a, *, upper=False, **_: _with_info(
+            _cholesky(a, upper=upper)
         ),
         _aten.cholesky.default: _cholesky,
         _aten.cholesky_solve.default: _solved_by_cholesky,
@@ -49,8 +51,28 @@ def matrix_functions() -> dict[Any, Callable[..., Any]]:
     }  # fmt: skip
 
 
-def _no_error(matrix: Tensor) -> Tensor:
-    return torch.zeros(matrix.shape[:-2], dtype=torch.int32)
+def _with_info(found: Tensor) -> tuple[Tensor, Tensor]:
+    """With 1 for each matrix that has an infinity or what is no number, else 0."""
+    return found, _is_odd(found).flatten(-2).any(-1).to(torch.int32)
+
+
+def _is_odd(operand: Tensor) -> Tensor:
+    return torch.isinf(operand) | torch.isnan(operand)
+
+
+def _solved_with_info(
+    matrix: Tensor, right: Tensor, *, left: bool = True, **_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    found = _solved(matrix, right, left=left)
+    odd = _is_odd(found)
+    odd = odd.any(-1) if _is_vector(matrix, right) else odd.flatten(-2).any(-1)
+    # One matrix may have many right sides.
+    while odd.dim() > matrix.dim() - 2:
+        odd = odd.any(0)
+    for axis, extent in enumerate(matrix.shape[:-2]):
+        if extent == 1 and odd.shape[axis] != 1:
+            odd = odd.any(axis, keepdim=True)
+    return found, matrix, _places(matrix), odd.to(torch.int32)
 
 
 def _places(matrix: Tensor) -> Tensor:
@@ -95,7 +117,8 @@ def _eliminated(
         The row of each pivot, ``[...]``.
     """
     count = _columns(name, matrix)
-    numbers = torch.arange(count)
+    # Places of 64 bits are not compared on every platform.
+    numbers = torch.arange(count, dtype=torch.int32)
     work = matrix if right is None else torch.cat([matrix, right], -1)
     width = work.shape[-1]
     one, zero = (torch.full((), each, dtype=matrix.dtype) for each in (1.0, 0.0))
@@ -103,7 +126,7 @@ def _eliminated(
     pivots, places, rows = [], [], []
     for mask in torch.eye(count, width, dtype=torch.bool):
         column = _chosen(mask, work, -1)
-        place = torch.where(taken, -one, column.abs()).argmax(-1)
+        place = torch.where(taken, -one, column.abs()).argmax(-1).to(torch.int32)
         hit = place.unsqueeze(-1) == numbers
         row = _chosen(hit.unsqueeze(-1), work, -2)
         pivot = _chosen(mask, row, -1)
@@ -129,11 +152,15 @@ def _inverse(matrix: Tensor) -> Tensor:
     return _eliminated("inv", matrix, unit)[0]
 
 
-def _solved(matrix: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
-    # As PyTorch tells vectors from matrices.
-    vector = right.dim() == 1 or (
+def _is_vector(matrix: Tensor, right: Tensor) -> bool:
+    """As PyTorch tells right sides that are vectors from matrices."""
+    return right.dim() == 1 or (
         matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1]
     )
+
+
+def _solved(matrix: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
+    vector = _is_vector(matrix, right)
     if vector:
         right = right.unsqueeze(-1)
     if not left:
@@ -223,6 +250,10 @@ def _orthogonal(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     """Householder's reflections, with LAPACK's signs."""
     height, width = matrix.shape[-2:]
     least = _columns("qr", matrix, min(height, width) if isinstance(height, int) else height)
+    if height > _MOST_ROWS:
+        raise UnsupportedOperatorError(
+            f"qr is imported of matrices of up to {_MOST_ROWS} rows, this one has {height}"
+        )
     numbers = torch.arange(height)
     one, zero = (torch.full((), each, dtype=matrix.dtype) for each in (1.0, 0.0))
     work = matrix
@@ -263,4 +294,4 @@ def _exponential(matrix: Tensor) -> Tensor:
         found = unit + small @ found / term
     for step in reversed(range(_SQUARINGS)):
         found = torch.where(size > 2**step, found @ found, found)
-    return found
+    return torch.where(size > 2**_SQUARINGS, torch.full_like(found, math.nan), found)

@@ -39,8 +39,6 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.argmin.default: partial(_place_of_all, torch.argmin),
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
         _aten.fmax.default: lambda x, y: _known(torch.maximum, x, y),
-        _aten.fmod.Scalar: lambda x, y: _rest(x, torch.full_like(x, y)),
-        _aten.fmod.Tensor: _rest,
         _aten.fmin.default: lambda x, y: _known(torch.minimum, x, y),
         _aten.copysign.Tensor: _with_sign,
         _aten.copysign.Scalar: lambda x, y: _float(x).abs() * math.copysign(1.0, y),
@@ -226,18 +224,6 @@ def _known(extreme: Callable[[Tensor, Tensor], Tensor], one: Tensor, other: Tens
         return extreme(one, other)
     found = torch.where(torch.isnan(other), one, extreme(one, other))
     return torch.where(torch.isnan(one), other, found)
-
-
-def _rest(operand: Tensor, divisor: Tensor) -> Any:
-    """``fmod``, which not every platform has: what division leaves, of the sign of `operand`."""
-    kind = torch.result_type(operand, divisor)
-    if not kind.is_floating_point or operand.dtype != kind or divisor.dtype != kind:
-        return NotImplemented
-    rest = operand - torch.trunc(operand / divisor) * divisor
-    # A quotient just below a whole number rounds to it.
-    beyond = torch.where(operand < 0, rest > 0, rest < 0)
-    rest = torch.where(beyond, rest + torch.where(operand < 0, -1, 1) * divisor.abs(), rest)
-    return torch.where(torch.isinf(divisor) & ~torch.isinf(operand), operand, rest)
 
 
 def _hypot(one: Tensor, other: Tensor) -> Tensor:

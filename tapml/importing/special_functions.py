@@ -68,10 +68,28 @@ def _log_gamma(operand: Tensor) -> Tensor:
     found = (shifted - 0.5) * (torch.log(shifted) - 1) + (0.5 * math.log(2 * math.pi) - 0.5)
     found = found + _polynomial(terms, square) / shifted
     found = found - torch.log(torch.where(small, product, torch.ones_like(product)))
+    near = (reflected - 1) * (reflected - 2)
+    near = near * _polynomial(_log_gamma_series(), (reflected - _CENTRE) / (_CENTRE - 0.5))
+    found = torch.where(reflected < 2 * _CENTRE - 0.5, near, found)
     sine = torch.sin(math.pi * (operand - torch.round(operand)).abs())
     below = math.log(math.pi) - torch.log(sine) - found
     below = torch.where(torch.isinf(operand), operand.abs(), below)
     return torch.where(operand < 0.5, below, found)
+
+
+# Of the arguments around the zeros at 1 and 2, from 0.5 on.
+_CENTRE: Final = 2.25
+
+
+@cache
+def _log_gamma_series() -> list[float]:
+    """Of what is left beside the zeros at 1 and 2."""
+
+    def value(place: float) -> float:
+        x = _CENTRE + place * (_CENTRE - 0.5)
+        return math.lgamma(x) / ((x - 1) * (x - 2))
+
+    return _fitted(value, 26)
 
 
 def _digamma(operand: Tensor) -> Tensor:
@@ -98,17 +116,23 @@ def _polygamma(operand: Tensor, order: int) -> Tensor:
         raise UnsupportedOperatorError(
             f"polygamma of order {order} is not imported: orders go to {_HIGHEST_ORDER}"
         )
-    if order == 1:
-        rest = operand - torch.round(operand)
-        sine = torch.sin(math.pi * rest)
-        above = _zeta(torch.where(operand < 0, 1 - operand, operand), 2)
-        return torch.where(operand < 0, (math.pi / sine) ** 2 - above, above)
-    found: Tensor = (-1) ** (order + 1) * math.factorial(order) * _zeta(operand, order + 1)
-    return found
+    reflected = torch.where(operand < 0, 1 - operand, operand)
+    size = math.factorial(order) * _zeta(reflected, order + 1)
+    cotangent = 1 / torch.tan(math.pi * (operand - torch.round(operand)))
+    slope = math.pi ** (order + 1) * _polynomial(_slope_of_cotangent(order), cotangent)
+    return torch.where(operand < 0, -size - slope, size if order % 2 else -size)
+
+
+def _slope_of_cotangent(order: int) -> list[float]:
+    """Coefficients of a derivative of the cotangent, as a polynomial of the cotangent."""
+    slope = np.polynomial.Polynomial([0.0, 1.0])
+    for _ in range(order):
+        slope = slope.deriv() * np.polynomial.Polynomial([-1.0, 0.0, -1.0])
+    return [float(each) for each in slope.coef]
 
 
 def _zeta(operand: Tensor, power: int) -> Tensor:
-    """Hurwitz's, by Euler and Maclaurin's sum; of arguments above -8."""
+    """Hurwitz's, by Euler and Maclaurin's sum; of what is not negative."""
 
     def inverse(shifted: Tensor, exponent: int) -> Tensor:
         reciprocal = found = 1 / shifted
@@ -183,13 +207,15 @@ def _from_tail(rest: Tensor, operand: Tensor) -> Tensor:
     root = torch.sqrt(torch.where(w < _NEAR, torch.full_like(w, _NEAR), w))
     near = operand * _polynomial(_near_series(), w * (2 / _NEAR) - 1)
     start = math.sqrt(_NEAR)
-    far = _polynomial(_far_series(), (root - start) * (2 / (_FARTHEST - start)) - 1)
+    farthest = _FARTHEST if operand.dtype == torch.float32 else _FARTHEST_OF_DOUBLES
+    far = _polynomial(_far_series(farthest), (root - start) * (2 / (farthest - start)) - 1)
     far = torch.where(torch.isinf(w), w, far)
     return torch.where(w < _NEAR, near, torch.where(operand < 0, -far, far))
 
 
 _NEAR: Final = 5.0
 _FARTHEST: Final = 11.0
+_FARTHEST_OF_DOUBLES: Final = 26.5
 
 
 def _inverse_of_tail(w: float) -> float:
@@ -208,13 +234,13 @@ def _near_series() -> list[float]:
 
 
 @cache
-def _far_series() -> list[float]:
+def _far_series(farthest: float) -> list[float]:
     start = math.sqrt(_NEAR)
 
     def value(place: float) -> float:
-        return _inverse_of_tail((start + (place + 1) * (_FARTHEST - start) / 2) ** 2)
+        return _inverse_of_tail((start + (place + 1) * (farthest - start) / 2) ** 2)
 
-    return _fitted(value, 14)
+    return _fitted(value, 14 if farthest == _FARTHEST else 30)
 
 
 def _bessel(operand: Tensor, order: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import fx
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from tapml.importing import index_put, packed_weights, promotion, reductions, shifts
+from tapml.importing import divisions, index_put, packed_weights, promotion, reductions, shifts
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.never_negative import is_never_negative
 from tapml.importing.tir_patterns import OPAQUE
@@ -131,6 +131,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         for added in (reductions, shifts):
             self.convert_map |= added.converters(self)
         promotion.correct(self, self.convert_map)
+        self.convert_map |= divisions.converters(self, dict(self.convert_map))
         for own in own_operators().values():
             self.convert_map[f"{own.name}.default"] = self._own(own)
         self.convert_map[packed_weights.CONVERTER] = partial(packed_weights.convert, self)

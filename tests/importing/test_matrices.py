@@ -76,12 +76,41 @@ def test_each_function_has_the_values_of_pytorch() -> None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+def test_a_matrix_without_a_result_is_counted() -> None:
+    matrices = torch.stack([torch.eye(2), -torch.ones(2, 2)])
+    sides = torch.ones(3, 2, 2, 4)
+    ours = matrix_functions()
+
+    for info in (
+        ours[_aten.linalg_inv_ex.default](matrices)[1],
+        ours[_aten.linalg_cholesky_ex.default](matrices)[1],
+        ours[_aten._linalg_solve_ex.default](matrices, torch.ones(2, 2))[3],
+        ours[_aten._linalg_solve_ex.default](matrices, sides)[3],
+    ):
+        assert info.dtype == torch.int32
+        assert info.tolist() == [0, 1]
+    assert ours[_aten._linalg_solve_ex.default](matrices[:1], sides)[3].tolist() == [0]
+
+
+def test_an_exponential_is_of_large_numbers_or_no_number() -> None:
+    exponential = matrix_functions()[_aten.linalg_matrix_exp.default]
+    large = torch.diag(torch.tensor([-1e5, -1.0], dtype=torch.float64))
+
+    torch.testing.assert_close(exponential(large), _linalg.matrix_exp(large), rtol=1e-9, atol=0)
+    assert exponential(large * 1e4).isnan().all()
+
+
 @pytest.mark.parametrize(
-    ("shape", "words"),
-    [((40, 40), "det is imported of matrices of fixed extents up to 32, this one has 40")],
+    ("function", "shape", "words"),
+    [
+        (_linalg.det, (40, 40), "det is imported .* extents up to 32, this one has 40"),
+        (_linalg.qr, (600, 2), "qr is imported of matrices of up to 512 rows, this one has 600"),
+    ],
 )
-def test_what_is_too_large_is_refused_by_its_extent(shape: tuple[int, ...], words: str) -> None:
-    described = EntryDescription("large", Apply(_linalg.det), (torch.zeros(shape),), ("x",))
+def test_what_is_too_large_is_refused_by_its_extent(
+    function: Callable[..., Any], shape: tuple[int, ...], words: str
+) -> None:
+    described = EntryDescription("large", Apply(function), (torch.zeros(shape),), ("x",))
 
     with pytest.raises(UnsupportedOperatorError, match=words):
         export_entry(described)
