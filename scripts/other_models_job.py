@@ -61,6 +61,8 @@ def _model(asked: dict[str, Any], folder: Path) -> Loaded:
 
 def _through(model: Loaded, found: dict[str, Any], last: str) -> None:
     found["wrapper"] = f"{root_wrapper(model):.1e}"
+    if not any(step.own.any() for step in model.own_steps()):
+        raise RuntimeError("the sample itself gives zeros alone: they compare with nothing")
     if last == WRAPPER:
         return
     imported = import_model(model)
