@@ -44,13 +44,13 @@ def converters(
         emit = importer.block_builder.emit
         wide = kind if kind in {"float32", "float64"} else "float32"
         shape = relax.ShapeExpr(_extents(importer, node))
-        sides = [
+        operand, divisor = (
             emit(relax.op.broadcast_to(_as(_rounded(each, node), wide, emit), shape))
             for each in importer.retrieve_args(node)[:2]
-        ]
-        left = _left(importer, *sides, shape)
+        )
+        left = _left(importer, operand, divisor, shape)
         if not name.startswith("fmod"):
-            left = _rounded_down(name, left, *sides, wide, emit)
+            left = _rounded_down(name, left, operand, divisor, wide, emit)
         return left if wide == kind else emit(relax.op.astype(left, kind))
 
     return {name: partial(convert, name) for name in _NAMES}
