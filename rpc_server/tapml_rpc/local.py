@@ -146,9 +146,7 @@ class LocalWorker(Watch):
             silence_seconds=0.0,
             download_credit=DOWNLOAD_WINDOW,
             blobs=BlobRequests(blobs, "", bounds.library_bytes),
-            lease="",
             company=Company(),
-            on_end=lambda relay: None,
         )
         relay.connect(connection, b"")
         poll = select.poll()

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,10 +186,10 @@ class Relay:
         silence_seconds: float,
         download_credit: int,
         blobs: BlobRequests,
-        lease: str,
+        lease: str = "",
         company: Company,
         keep: Callable[[WorkerProcess], bool] = lambda worker: False,
-        on_end: Callable[[Relay], None],
+        on_end: Callable[[Relay], None] = lambda relay: None,
     ) -> None:
         self.token = token
         self.identity = identity
@@ -212,7 +213,8 @@ class Relay:
         self._relayed = RelayedData(worker, channel, bounds, self._write)
         self._served: WorkerServed | None = None
         grant = {"bounds": bounds.to_wire(), "download_credit": download_credit}
-        worker.pipe.send(wire.pack({"type": "grant", **grant}))
+        with suppress(OSError):  # of a worker that has ended, which the first check finds
+            worker.pipe.send(wire.pack({"type": "grant", **grant}))
 
     @property
     def device_bytes(self) -> int:

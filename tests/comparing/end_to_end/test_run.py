@@ -23,6 +23,7 @@ HEALTHY = ["onnxruntime", "onnx-reference"]
 
 def test_backends_that_are_right_agree(cnn: Path) -> None:
     data = make_images() | {"weights": np.ones(32)}
+    data["image"] = data.pop("x")
     comparison = tapml.compare(cnn, [*HEALTHY, "onnxruntime:disabled", "openvino"], data)
     assert {each.status for each in comparison.pairs} == {"agree"}
     assert len(comparison.pairs) == 6
