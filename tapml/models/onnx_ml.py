@@ -113,7 +113,7 @@ def write_out_ml(model: Any) -> bool:
             continue
         writer = _WRITERS.get(node.op_type)
         if writer is None:
-            raise _refused(node, f"it is none of {', '.join(sorted(_WRITERS))}")
+            raise _refused(node, f"expected one of {', '.join(sorted(_WRITERS))}")
         given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         written = Written(node.name or node.output[0], opset)
         if node.op_type in _OF_EXTENTS and not shapes.keys() >= set(node.input):

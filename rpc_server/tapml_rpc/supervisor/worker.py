@@ -92,7 +92,7 @@ class Worker:
             driver.close()
 
     def _serve_one(self) -> Worker | None:
-        """Serve one session; what serves the next one, None if there is none."""
+        """Serve one session; return what serves the next one, or None."""
         grant, first = self._supervisor.next(), self._supervisor.next()
         if grant is None or first is None or not self._serve(grant.header, first):
             return None

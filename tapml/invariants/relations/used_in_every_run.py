@@ -1,7 +1,7 @@
 """UsedInEveryRun: a program that trains under autocast, or loads weights, does so in every run.
 
 As :mod:`~tapml.invariants.relations.evaluated`, it is about whole runs of the program learned from.
-Weights are loaded between steps, and a run that ends before the others did so is none to judge.
+Weights are loaded between steps. A run that ends before the other runs loaded theirs is not judged.
 What is loaded after the last step, as by early stopping, depends on the run.
 """
 
