@@ -3,7 +3,8 @@
 Each cell is a whole migration in child processes with a deadline: `tapml offload`, then `tapml
 package`. Packages are kept, so that `--rates` can measure tokens per second on another day, when
 nothing else runs. Cells are kept in docs/models.json, and the table between the marks in
-docs/models.md is written from them after each one: run it again to continue.
+docs/models.md is written from them after each one: run it again to continue. Another machine's
+cells and table have files of their own, `--cells` and `--page`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ examples:
   python scripts/coverage.py --families llama,rwkv5       rows of these families alone
   python scripts/coverage.py --platforms metal,cuda,rocm  executed from source, on request
   python scripts/coverage.py --again --families bert      measure again what is there
+  python scripts/coverage.py --cells gpu.json --page gpu.md   cells of another machine
   python scripts/coverage.py --rates                      tokens per second of the kept packages
   python scripts/coverage.py --show                       only write the table
 
@@ -125,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         known = {row.key for row in rows()}
         # A name whose family has come is another row: its refusal is no longer true.
-        cells = {key: cell for key, cell in _read(ROWS).items() if key[0] in known}
+        cells = {key: cell for key, cell in _read(options.cells).items() if key[0] in known}
         platforms = _platforms(options.platforms)
         for platform in platforms if not options.show else ():
             default_device(platform)
@@ -142,10 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (_measure_rates if options.rates else _measure_outcomes)(asked, cells, options)
         except KeyboardInterrupt:
             print(
-                f"scripts/coverage.py: interrupted; {ROWS} has what was measured", file=sys.stderr
+                f"scripts/coverage.py: interrupted; {options.cells} has what was measured",
+                file=sys.stderr,
             )
             return 130
-    _write(cells)
+    _write(cells, options)
     return 0
 
 
@@ -168,6 +171,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--packages", type=Path, default=PACKAGES, metavar="FOLDER",
         help=f"where what has moved is kept (default: {PACKAGES.relative_to(ROOT)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cells", type=Path, default=ROWS, metavar="FILE",
+        help=f"where cells are kept (default: {ROWS.relative_to(ROOT)})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--page", type=Path, default=PAGE, metavar="FILE",
+        help=f"a page with the table's marks (default: {PAGE.relative_to(ROOT)})",
     )  # fmt: skip
     parser.add_argument("--again", action="store_true", help="measure cells that are there")
     what = parser.add_mutually_exclusive_group()
@@ -232,7 +243,7 @@ def _measure_outcomes(
             package = _package(options.packages, key)
             cells[key] = _move(row, model, Path(temporary), key[1], package, options.deadline)
         print(f"{key[0]} on {key[1]}: {_text(cells[key])}", flush=True)
-        _write(cells)
+        _write(cells, options)
 
 
 def _measure_rates(
@@ -250,7 +261,7 @@ def _measure_rates(
         found = _rate(row, package, cell["device_type"] == "simulated", options.deadline)
         cell.update(found)
         print(f"{key[0]} on {key[1]}: {_text(cell)}", flush=True)
-        _write(cells)
+        _write(cells, options)
 
 
 def _package(folder: Path, key: tuple[str, str]) -> Path:
@@ -455,15 +466,15 @@ def _short(text: str, most: int = 240) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-def _write(cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+def _write(cells: Mapping[tuple[str, str], Mapping[str, Any]], options: argparse.Namespace) -> None:
     """Keep the cells, and put the table between its marks."""
     data = {"cells": [cells[key] for key in sorted(cells)]}
-    write_json(ROWS, data)
-    page = PAGE.read_text("utf-8")
+    write_json(options.cells, data)
+    page = options.page.read_text("utf-8") if options.page.exists() else ""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     text = "\n".join([BEGIN, "", *_lines(cells), END])
-    write_text(PAGE, before + text + after)
+    write_text(options.page, before + text + after)
 
 
 if __name__ == "__main__":

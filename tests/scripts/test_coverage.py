@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +43,18 @@ def test_a_name_that_is_not_known_is_one_line_and_status_2(
     assert len(printed.err.splitlines()) == 1
     assert printed.err.startswith(f"scripts/coverage.py: {says}")
     assert (ROOT / "docs" / "models.md").read_bytes() == page
+
+
+def test_another_machines_cells_have_files_of_their_own(tmp_path: Path) -> None:
+    kept = (ROOT / "docs" / "models.json").read_bytes()
+    cells, page = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    cell = {
+        "row": "bert", "platform": "cuda", "device": "a GPU", "device_type": "gpu",
+        "driver": "its driver", "cpu_seconds": 5.0, "operators": 13, "moved": 13, "stops": [],
+    }  # fmt: skip
+    cells.write_text(json.dumps({"cells": [cell]}), "utf-8")
+    assert main(["--show", "--cells", str(cells), "--page", str(page)]) == 0
+    text = page.read_text("utf-8")
+    assert "- cuda: a GPU, its driver" in text
+    assert "| ours | `bert` | moved 13, 5 s |" in text
+    assert (ROOT / "docs" / "models.json").read_bytes() == kept
