@@ -223,5 +223,6 @@ def _keep_the_text() -> None:
     tvm_ffi.register_global_func(f"tvm_callback_{PRINTER}_compile", _as_it_is, override=True)
 
 
-def _as_it_is(code: Any, _: Any = None) -> Any:
-    return code
+def _as_it_is(code: str, _: Any = None) -> bytes:
+    # Where there is a GPU, TVM takes bytes alone.
+    return code.encode()
