@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tapml_rpc.supervisor.worker_process import WorkerPool, WorkerProcess
+from tapml_targets.errors import SetupError
 from tapml_targets.ranking import find_device
 from tests.rpc.faults.ground import wait_for
 from tests.rpc.printing import print_in
@@ -55,3 +56,16 @@ def test_a_start_that_failed_keeps_no_descriptors_and_is_no_later_clients_failur
     worker.pipe.close()
     worker.end(kill=True)
     pool.close()
+
+
+def test_a_spare_that_is_to_come_starts_when_it_is_taken_and_not_in_a_closed_pool() -> None:
+    pool = WorkerPool(find_device("cpu"), allow_native=False)
+    spare = pool.prepare(after_seconds=3600)
+    assert not spare.done()
+    worker = pool.take()
+    assert worker is spare.result() and worker.alive()
+    worker.pipe.close()
+    worker.end(kill=True)
+    never = pool.prepare(after_seconds=3600)
+    pool.close()
+    assert isinstance(never.exception(), SetupError)
