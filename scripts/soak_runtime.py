@@ -139,7 +139,8 @@ class Bookkeeper:
             if not held or not held <= left:
                 return False
             left -= held
-        return len(workers) == self.pong()["sessions"] + 1
+        sessions: int = self.pong()["sessions"]
+        return len(workers) == sessions + 1
 
     def account(self) -> Account:
         """The current counts."""
