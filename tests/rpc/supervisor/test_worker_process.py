@@ -50,7 +50,8 @@ def test_a_start_that_failed_keeps_no_descriptors_and_is_no_later_clients_failur
     with monkeypatch.context() as patched:
         patched.setattr(subprocess, "Popen", full)
         assert isinstance(pool.prepare().exception(), OSError)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    # A thread of an earlier test may have ended meanwhile.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
     worker = pool.take()
     assert worker.alive()
     worker.pipe.close()
