@@ -328,7 +328,11 @@ class WorkerPool:
             if worker.alive() and not _is_harmed(worker.pid):
                 return worker
             worker.let_go()
-        return self._starter.submit(self._start).result()
+        with self._lock:
+            start = self._starter.submit(self._start)
+            # A spare one that was asked for meanwhile must not wait before this one.
+            self._wanted.set()
+        return start.result()
 
     def close(self) -> None:
         """End the spare worker and the kept ones."""

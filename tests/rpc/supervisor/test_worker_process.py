@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +71,18 @@ def test_a_spare_that_is_to_come_starts_when_it_is_taken_and_not_in_a_closed_poo
     never = pool.prepare(after_seconds=3600)
     pool.close()
     assert isinstance(never.exception(), SetupError)
+
+
+def test_a_session_does_not_wait_for_a_spare_that_is_to_come_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = WorkerPool(find_device("cpu"), allow_native=False)
+    assert pool._take_spare() is None
+    # Another session's front asks for the next one between the two steps of this one.
+    monkeypatch.setattr(pool, "_waiting", lambda _: iter([pool.prepare(30)][1:]))
+    began = time.monotonic()
+    worker = pool.take()
+    assert worker.alive() and time.monotonic() - began < 15
+    worker.pipe.close()
+    worker.end(kill=True)
+    pool.close()
