@@ -39,6 +39,7 @@ _POLL_MILLISECONDS: Final = 100
 _RECORD_EVERY: Final = 10
 _WARM_UP: Final = 200
 _BLOB: Final = "/memfd:tapml-blob"
+_OURS: Final = ("/memfd:tapml",)
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,22 @@ class Bookkeeper:
         with self._lock:
             return self._ask(self._ping, "pong")
 
+    def rests(self) -> bool:
+        """Whether each session has a worker and one more waits, and all others have ended.
+
+        A worker that is ready shares memory of its own with the supervisor. One that was just
+        forked has all there is, then none, and the supervisor lets go of an ending one's first.
+        """
+        supervisor, *workers = family(self._pid)
+        left = _shared_memories(supervisor, _OURS)
+        for worker in workers:
+            held = _shared_memories(worker, _OURS)
+            if not held or not held <= left:
+                return False
+            left -= held
+        sessions: int = self.pong()["sessions"]
+        return len(workers) == sessions + 1
+
     def account(self) -> Account:
         """The current counts."""
         pong = self.pong()
@@ -210,16 +227,19 @@ def served(
             buffer = session.allocate(4 << 20)
             session.write(buffer, bytes(4 << 20))
             session.read(buffer)
+        # The server has heard that this session is closed.
+        while books.account().sessions:
+            time.sleep(0.02)
         wait_for_spare(books)
         yield server, books
 
 
 def wait_for_spare(books: Bookkeeper) -> None:
-    """Wait for the server, the bookkeeper's worker and the spare worker."""
+    """Wait until every session has a worker, and one more waits."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (now := books.account()).processes != 3 or now.sessions or now.device_bytes:
+    while not books.rests():
         if time.monotonic() > deadline:
-            raise AssertionError(f"the server does not come to rest: {now}")
+            raise AssertionError(f"the server does not come to rest: {books.account()}")
         time.sleep(0.02)
 
 
@@ -234,9 +254,11 @@ def main() -> int:
     failed = 0
     with served(options.device) as (server, books):
         for binding in BINDINGS:
+            wait_for_spare(books)
             before = books.account()
             with connect(address_of(binding, server.line)) as session:
                 run_operator_tests(session, _WARM_UP)
+                wait_for_spare(books)
                 members = family(server.process.pid)
                 began = {pid: private_bytes(pid) for pid in (os.getpid(), *members)}
                 held = books.account()
@@ -276,7 +298,10 @@ def _blobs(pid: int) -> int:
     return sum(link.startswith(_BLOB) for link in links)
 
 
-def _shared_memories(pid: int) -> set[str]:
+def _shared_memories(
+    pid: int,
+    names: tuple[str, ...] = (*_OURS, "/dev/shm/"),  # noqa: S108
+) -> set[str]:
     """Shared memory that a process has mapped, by inode: ours and the drivers'."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
@@ -284,11 +309,7 @@ def _shared_memories(pid: int) -> set[str]:
         # It has just ended.
         return set()
     named = (line.split(maxsplit=5) for line in lines if _BLOB not in line)
-    return {
-        fields[4]
-        for fields in named
-        if len(fields) == 6 and fields[5].startswith(("/memfd:tapml", "/dev/shm/"))  # noqa: S108
-    }
+    return {fields[4] for fields in named if len(fields) == 6 and fields[5].startswith(names)}
 
 
 def _links(pid: int) -> list[str]:

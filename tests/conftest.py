@@ -34,6 +34,7 @@ pytest_plugins = [
     "tests.base_environment",
     "tests.small_llama",
     "tests.cpu_budgets",
+    "tests.first_imports",
     "pytester",
 ]
 

@@ -252,6 +252,17 @@ def test_import_tapml_brings_in_nothing_heavy() -> None:
     assert set(loaded) & (HOST_ONLY | {"numpy", "pyopencl", "rich", "zmq"}) == set()
 
 
+def test_what_family_a_model_is_of_is_known_without_compiler_and_pytorch() -> None:
+    code = (
+        "import sys; from tapml.models.families import architectures; assert architectures()\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    ).stdout.split()
+    assert set(loaded) & HOST_ONLY == set()
+
+
 def test_importing_the_server_brings_in_neither_compiler_nor_pytorch() -> None:
     code = (
         "import importlib, pkgutil, sys, tapml_rpc, tapml_targets.platforms\n"

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from tapml.models.families.cross_attention import cross_attention
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
 from tapml.models.families.masks import by_layer, plain, unmasked, windowed
-from tapml.models.families.positions_of_past import positions_of_past
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
 from tapml.models.loaded import Loaded
+from tapml.models.positions_of_past import positions_of_past
 from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.stepped import CACHES, absent_attributes, kept_by
 from tapml_targets.errors import InputError

@@ -10,12 +10,13 @@ from tapml.models.resolve import resolve_model
 from tapml.runs.events import Note, Watcher
 from tapml_rpc.local import LocalWorker, open_local, start_local
 from tapml_targets.errors import InputError, NoSuchDeviceError
-from tapml_targets.ranking import parse_device
+from tapml_targets.ranking import find_device, parse_device
 
 if TYPE_CHECKING:
     from tapml.runs.journal import Journal
     from tapml.session.settings import Settings
     from tapml_rpc.client import Session
+    from tapml_targets.driver import DeviceDescription
 
 DEVICE: Final = "device"
 
@@ -23,8 +24,9 @@ DEVICE: Final = "device"
 class SessionDevice:
     """The device of a run; a context manager.
 
-    The session's previous device is started at once, because its server takes as long to start as
-    all other work of a resumed session before its first step.
+    A device of this machine is found and started as the block begins, because it takes as long to
+    start as all other work of a resumed session before its first step; one that is not there is
+    missed before anything slow is imported. The session's previous device needs no search.
 
     Parameters
     ----------
@@ -48,6 +50,9 @@ class SessionDevice:
             self._starting = start_local(self._used, limits=profile)
 
     def __enter__(self) -> Self:
+        if self._starting is None and not self._remote:
+            found = device_for_model(self._settings.device or self._settings.target, self._settings)
+            self._starting = start_local(f"{found.platform}:{found.index}", limits=self._profile)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,6 +105,8 @@ class SessionDevice:
                 if self._settings.device:
                     # Search again: this error lists the available devices.
                     return open_local(self._settings.device, limits=self._profile)
+                if self._used is None:
+                    raise
                 text = f"the session's device {self._used} is gone; using the best other one"
                 watcher(Note(text))
         settings = self._settings
@@ -109,7 +116,12 @@ class SessionDevice:
 
 
 def open_for_model(device: str, settings: Settings, profile: str = "") -> Session:
-    """Open a device of this machine, the best one of a platform for the model's dtype.
+    """Open a device of this machine; raises as :func:`device_for_model` does."""
+    return open_local(device_for_model(device, settings), limits=profile)
+
+
+def device_for_model(device: str, settings: Settings) -> DeviceDescription:
+    """The device of this machine that `device` names, or a platform's best for the model's dtype.
 
     Raises
     ------
@@ -122,12 +134,12 @@ def open_for_model(device: str, settings: Settings, profile: str = "") -> Sessio
     if dtype == "auto":
         dtype = natural_dtype(resolve_model(settings.model))
     try:
-        return open_local(device, dtype=dtype, limits=profile)
+        return find_device(device, dtype)
     except NoSuchDeviceError:
         if dtype == "float32":
             raise
         # No device supports this dtype: the model runs as float32, or refuses to.
-        return open_local(device, limits=profile)
+        return find_device(device)
 
 
 def _device(text: str | None, target: str) -> str | None:

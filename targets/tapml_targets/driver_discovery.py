@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from tapml_targets.platforms import optional_part
@@ -42,6 +43,17 @@ class DriverDiscovery:
 
     def forget_faulty_drivers(self) -> None:
         """Use every driver again."""
+
+
+def use_environment(environ: Mapping[str, str]) -> None:
+    """Give this process exactly these variables, before it loads a driver.
+
+    A prepared environment may lack a variable that selects the drivers of the process that started
+    this one: they may be another Python environment's.
+    """
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]
+    os.environ.update(environ)
 
 
 def driver_discovery(platform: str) -> DriverDiscovery:

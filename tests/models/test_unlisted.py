@@ -13,10 +13,10 @@ import torch
 import transformers
 
 from tapml.models import load_model
-from tapml.models.families.positions_of_past import positions_of_past
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.huggingface import load_any
 from tapml.models.loaded import LoadedModule
+from tapml.models.positions_of_past import positions_of_past
 from tapml.models.unlisted import unlisted_family
 from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError

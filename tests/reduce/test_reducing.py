@@ -19,9 +19,11 @@ from tapml.repro.writing import write_repro
 from tapml.verdicts.limits import RatioLimits
 from tapml.verdicts.policy import Policy
 from tapml_rpc.client import Session
+from tapml_rpc.local import open_local
 from tapml_targets.errors import InputError, MismatchError
 from tapml_targets.target import Target
 from tests.compiler.operators import matmul_transposed
+from tests.conftest import RequireDevice
 from tests.reduce.planted import COLUMNS, TERMS, failing_folder, inputs
 
 OpenSession = Callable[[], Session]
@@ -119,10 +121,13 @@ def test_static_extents_shrink_where_the_compiler_makes_the_failing_kernel(
 
 
 def test_a_candidate_that_takes_the_device_down_is_no_smaller_failure(
-    device: ReopeningDevice, open_session: OpenSession, tmp_path: Path
+    device: ReopeningDevice, require_device: RequireDevice, tmp_path: Path
 ) -> None:
     folder = failing_folder(tmp_path / "matmul", device, "hangs for few rows", inputs(4))
-    found = reduce_repro(read_repro(folder), open_session, recompile=False)
+    best = require_device("opencl")[0]
+    found = reduce_repro(
+        read_repro(folder), lambda: open_local(best, kernel_deadline=2.0), recompile=False
+    )
     assert found.device_losses > 0
     assert found.after.shapes["p0"] == (3, TERMS)
     assert found.after.nonzero == 0

@@ -235,7 +235,8 @@ def test_closing_a_local_session_ends_its_process_and_leaks_no_descriptor(
         session.fence()
         process = process_of(session)
     assert process.poll() == 0
-    assert open_descriptors() == before
+    # A thread of an earlier test may have ended meanwhile.
+    assert open_descriptors() <= before
     assert {t for t in threading.enumerate() if t.name.startswith("tapml")} <= threads
 
 

@@ -15,6 +15,6 @@ from tapml.session.settings import Settings
 def test_a_setting_that_is_no_device_of_the_target_is_as_none(tmp_path: Path, text: str) -> None:
     with open_journal(tmp_path / "journal.sqlite") as journal:
         journal.write_setting(DEVICE, text)
-        with SessionDevice(Settings(model="m", target="opencl"), journal) as device:
-            assert device._used is None
-            assert device._starting is None
+        device = SessionDevice(Settings(model="m", target="opencl"), journal)
+        assert device._used is None
+        assert device._starting is None

@@ -9,15 +9,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tapml_rpc import wire
 from tapml_rpc.device.commands import PIECE_BYTES, PieceMemory
 from tapml_rpc.supervisor.board import Board
 from tapml_rpc.supervisor.pipe import INLINE_BYTES, NOWHERE, Frame, Pipe, Ring
-from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.welcome import Bounds
 from tapml_targets.errors import ProtocolError
+
+if TYPE_CHECKING:
+    # Not for a worker, which begins none.
+    from tapml_rpc.supervisor.worker_process import WorkerProcess
 
 
 class Channel(Protocol):

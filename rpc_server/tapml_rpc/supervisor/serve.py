@@ -23,6 +23,7 @@ from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.waking import StopRequest
 from tapml_targets.description import to_plain
+from tapml_targets.driver_discovery import use_environment
 from tapml_targets.errors import InputError, SetupError
 from tapml_targets.limit_profiles import narrowed
 from tapml_targets.ranking import find_device
@@ -52,7 +53,7 @@ def serve(options: SupervisorOptions, announce: Callable[[dict[str, Any]], None]
     if options.limits:
         device = narrowed(device, options.limits)
     # Workers inherit what their driver's loader needs.
-    os.environ.update(prepared_environment(device.platform))
+    use_environment(prepared_environment(device.platform))
     faulthandler.enable()
     keep_freed_memory()
     stopping = StopRequest()

@@ -29,10 +29,8 @@ from tapml_rpc.supervisor.relayed import Received, RelayedChannel
 from tapml_rpc.supervisor.socket_channel import SocketChannel
 from tapml_rpc.welcome import Bounds
 from tapml_targets.description import from_plain, to_plain
-from tapml_targets.driver import Driver
-from tapml_targets.limit_profiles import narrowed
+from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.platforms import load_driver_module
-from tapml_targets.ranking import find_device
 
 # Message types between a supervisor and its workers: a client's connection, with its descriptor;
 # a blob, with its descriptor unless the session has released it.
@@ -72,10 +70,9 @@ class Worker:
         `device` is a name, or a description as JSON; a profile's `limits` hold for it, if named.
         """
         try:
-            described = device.startswith("{")
-            found = from_plain(json.loads(device)) if described else find_device(device)
+            found = _described(device)
             # It is announced as it is: who names a profile checks against both.
-            opened_as = narrowed(found, limits) if limits else found
+            opened_as = _narrowed(found, limits) if limits else found
             driver = load_driver_module(found.platform).open_device(opened_as)
         except Exception as error:
             self._pipe.send(wire.pack({"type": "failed", "error": failure_to_wire(error)}))
@@ -243,6 +240,21 @@ _PR_SET_PDEATHSIG: Final = 1
 _OOM_SCORE: Final = "700"
 # Drivers that load machine code check this.
 _ALLOW_VARIABLE: Final = "TAPML_ALLOW_SHARED_LIBRARIES"
+
+
+def _described(device: str) -> DeviceDescription:
+    if device.startswith("{"):
+        return from_plain(json.loads(device))
+    # A supervisor has found the device: its workers need neither the search nor profiles.
+    from tapml_targets.ranking import find_device
+
+    return find_device(device)
+
+
+def _narrowed(device: DeviceDescription, limits: str) -> DeviceDescription:
+    from tapml_targets.limit_profiles import narrowed
+
+    return narrowed(device, limits)
 
 
 def _stay_behind_nobody(parent: int) -> None:

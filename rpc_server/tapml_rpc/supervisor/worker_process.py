@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from copy import copy
@@ -249,19 +249,26 @@ class WorkerPool:
         self._device = device
         self._allow_native = allow_native
         self._spare: Future[WorkerProcess] | None = None
+        # Set once the spare worker shall start without further delay.
+        self._wanted = threading.Event()
         self._kept: OrderedDict[str, WorkerProcess] = OrderedDict()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._starter = ThreadPoolExecutor(1, "tapml-workers")
 
-    def prepare(self) -> Future[WorkerProcess]:
-        """Start the spare worker if there is none, without waiting for it."""
+    def prepare(self, after_seconds: float = 0.0) -> Future[WorkerProcess]:
+        """Start the spare worker if there is none, without waiting for it.
+
+        It starts after some seconds, or at once when a session needs it.
+        """
         with self._lock:
             spare = self._spare
             if spare is None or (
                 spare.done() and (spare.exception() is not None or not spare.result().alive())
             ):
-                spare = self._spare = self._starter.submit(self._start)
+                self._wanted = wanted = threading.Event()
+                spare = self._starter.submit(self._start_after, after_seconds, wanted)
+                self._spare = spare
             return spare
 
     def keep(
@@ -317,28 +324,45 @@ class WorkerPool:
 
         Either only if it is alive and was not stopped.
         """
-        with self._lock:
-            worker, spare = self._kept.pop(identity, None), self._spare
-            if worker is None:
-                self._spare = None
-        # That an earlier start failed says nothing of this one: it may have been short of memory.
-        if worker is None and spare is not None and spare.exception() is None:
-            worker = spare.result()
-        if worker is not None and (not worker.alive() or _is_harmed(worker.pid)):
+        for worker in self._waiting(identity):
+            if worker.alive() and not _is_harmed(worker.pid):
+                return worker
             worker.let_go()
-            worker = None
-        return worker or self._starter.submit(self._start).result()
+        with self._lock:
+            start = self._starter.submit(self._start)
+            # A spare one that was asked for meanwhile must not wait before this one.
+            self._wanted.set()
+        return start.result()
 
     def close(self) -> None:
         """End the spare worker and the kept ones."""
         self._closing.set()
         self.drop()
+        if (spare := self._take_spare()) is not None:
+            spare.pipe.close()
+            spare.end(kill=True)
+        self._starter.shutdown(wait=False)
+
+    def _waiting(self, identity: str) -> Iterator[WorkerProcess]:
+        with self._lock:
+            kept = self._kept.pop(identity, None)
+        if kept is not None:
+            yield kept
+        if (spare := self._take_spare()) is not None:
+            yield spare
+
+    def _take_spare(self) -> WorkerProcess | None:
         with self._lock:
             spare, self._spare = self._spare, None
-        if spare is not None and spare.exception() is None:
-            spare.result().pipe.close()
-            spare.result().end(kill=True)
-        self._starter.shutdown(wait=False)
+            self._wanted.set()
+        # That an earlier start failed says nothing of this one: it may have been short of memory.
+        return spare.result() if spare is not None and spare.exception() is None else None
+
+    def _start_after(self, seconds: float, wanted: threading.Event) -> WorkerProcess:
+        wanted.wait(seconds)
+        if self._closing.is_set():
+            raise SetupError("the server was closed before its next worker was started")
+        return self._start()
 
     def _start(self) -> WorkerProcess:
         return WorkerProcess(self._device, allow_native=self._allow_native)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tapml_targets.driver_discovery import use_environment
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 from tapml_targets.opencl.vendors import (
@@ -44,7 +45,7 @@ def import_pyopencl() -> Any:
     module = sys.modules.get("pyopencl")
     if module is not None:
         return module
-    os.environ.update(prepare_environment(os.environ))
+    use_environment(prepare_environment(os.environ))
     try:
         return importlib.import_module("pyopencl")
     except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tapml_targets.driver_discovery import use_environment
 from tapml_targets.quarantine import Quarantine, stamp, state_of_drivers
 from tapml_targets.vulkan_loader.manifests import (
     ADDED_VARIABLE,
@@ -33,7 +34,7 @@ _NO_SELECTION: Final = "NODEVICE_SELECT"
 @cache
 def prepare_this_process() -> None:
     """Show this process's loader the drivers, once: it looks when it is first asked for devices."""
-    os.environ.update(prepare_environment(os.environ))
+    use_environment(prepare_environment(os.environ))
 
 
 def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:

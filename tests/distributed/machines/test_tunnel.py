@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from distributed import Security
 
 from tapml.distributed.machines.tunnel import Tunnel, address_of
 from tapml_targets.errors import SetupError
@@ -20,6 +19,9 @@ from tapml_targets.errors import SetupError
 
 @pytest.fixture(scope="module")
 def certificates() -> Iterator[tuple[ssl.SSLContext, ssl.SSLContext]]:
+    # Slow to import, and only one of the processes that share the tests runs these.
+    from distributed import Security
+
     security = Security.temporary()
     yield (
         security.get_listen_args("worker")["ssl_context"],

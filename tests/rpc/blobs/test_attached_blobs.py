@@ -81,4 +81,5 @@ def test_nothing_is_left_open() -> None:
         if number % 2:
             blobs.receive(str(number), -1, 0)
     blobs.close()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count
+    # A thread of an earlier test may have ended meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count

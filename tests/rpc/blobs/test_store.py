@@ -237,4 +237,6 @@ def test_ten_thousand_blobs_leave_no_descriptor_and_no_shared_memory() -> None:
     after = traces()
     assert after[0] <= before[0] + 4 and after[1] == before[1]
     store.close()
-    assert traces() == (before[0] - 1, before[1])
+    # A thread of an earlier test may have ended meanwhile.
+    after = traces()
+    assert after[0] <= before[0] - 1 and after[1] == before[1]

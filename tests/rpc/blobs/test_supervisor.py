@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.processes import family
 from tapml_rpc import wire
 from tapml_rpc.client import Session, connect
 from tapml_rpc.transport import Ticket
@@ -19,6 +18,7 @@ from tapml_targets.errors import DeviceLostError
 from tests.conftest import RequireDevice
 from tests.rpc.blobs.contents import content, digest_of
 from tests.rpc.blobs.joined import write_blob
+from tests.rpc.faults.ground import exists, wait_for
 from tests.rpc.libraries import add_one_library
 from tests.rpc.peers import RawPeer, ServerProcess
 
@@ -117,24 +117,12 @@ def test_a_second_session_on_the_same_weights_and_library_uploads_nothing(
 
 
 def kill_workers(supervisor: ServerProcess) -> None:
-    """End every worker, the spare one too, and wait until they are dead."""
-    pids = []
-    for thread in Path(f"/proc/{supervisor.process.pid}/task").iterdir():
-        pids += (thread / "children").read_text().split()
-    assert pids
+    """End the session's worker and the spare one, which starts later, and see them dead."""
+    wait_for(lambda: len(family(supervisor.process.pid)) >= 3)
+    pids = family(supervisor.process.pid)[1:]
     for pid in pids:
-        os.kill(int(pid), signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def alive(pid: str) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not any(map(exists, pids)))
 
 
 def test_blobs_outlive_the_worker_of_the_session_that_sent_them(

@@ -79,7 +79,7 @@ class Served:
         def there_is_one() -> bool:
             nonlocal found
             found = set(family(self.pid)) - {self.pid} - self._in_use
-            return len(found) == 1
+            return len(found) == 1 and self.books.rests()
 
         wait_for(there_is_one)
         self._in_use |= found
@@ -127,16 +127,9 @@ address = sys.argv[1]
 @contextmanager
 def nothing_left(books: Bookkeeper) -> Iterator[None]:
     """What there is after the block is what there was before it."""
+    # What an earlier test left to be reaped is none of this one's.
+    wait_for(books.rests)
     before = books.account()
-
-    def rests() -> bool:
-        # What an earlier test left to be reaped is none of this one's. There are the supervisor,
-        # the bookkeeper's worker, the one that waits, and one for each session.
-        nonlocal before
-        before = books.account()
-        return before.processes == 3 + before.sessions
-
-    wait_for(rests)
     yield
     books.settle(before)
 

@@ -38,6 +38,12 @@ ADA, BOB = "token:ada", "token:bob"
 NBYTES = 1 << 16
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a worker may take long to let go of a session."""
+    monkeypatch.setattr(worker_process, "_REST_SECONDS", 60.0)
+
+
 @pytest.fixture
 def pool(require_device: RequireDevice) -> Iterator[WorkerPool]:
     require_device("cpu")

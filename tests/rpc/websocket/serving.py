@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import ssl
 import threading
@@ -14,6 +13,7 @@ from tapml.cli.server_options import add_serve_options, serve_options
 from tapml_rpc.child_process import prepared_environment
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.websocket_front import STALL_SECONDS, WebSocketFront
+from tapml_targets.driver_discovery import use_environment
 from tapml_targets.ranking import find_device
 from tests.rpc.announced import AnnouncedProcess
 from tests.rpc.websocket.one_token import OneToken
@@ -30,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     options = serve_options(arguments)
     device = find_device(options.device)
-    os.environ.update(prepared_environment(device.platform, {}))
+    use_environment(prepared_environment(device.platform))
     hub = Hub(device, options)
     hub.start()
     context = None

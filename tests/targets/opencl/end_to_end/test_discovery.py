@@ -69,6 +69,27 @@ def test_the_runtime_from_pypi_is_put_beside_the_systems_drivers(system_vendors:
     assert contents.keys() >= {file.name for file in system_vendors.iterdir()}
 
 
+def test_the_drivers_of_a_caller_in_another_environment_are_not_loaded(own_cache: Path) -> None:
+    """A caller that has loaded pyopencl hands on the folder that it made for its own drivers."""
+    if vendors.intel_driver() is None:
+        pytest.skip("intel-opencl-rt is not installed in this Python environment")
+    callers = str(vendors.vendor_folder(vendors.icd_files()))
+    code = (
+        "from tapml_targets.opencl import vendors\n"
+        "vendors.intel_driver = lambda: None\n"
+        "from tapml_targets.opencl.description import every_device\n"
+        "print(*(each.platform.name for each in every_device()), sep='\\n')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {vendors.VENDORS_VARIABLE: callers, vendors.OWN_VARIABLE: callers},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "Intel" not in result.stdout
+
+
 def test_a_vendor_folder_is_made_once_and_mended(own_cache: Path) -> None:
     contents = {"a.icd": b"liba.so", "b.icd": b"libb.so"}
     folder = vendors.vendor_folder(contents)
