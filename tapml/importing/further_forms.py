@@ -32,6 +32,8 @@ def further() -> dict[Any, Callable[..., Any]]:
         _aten.nextafter.default: _next,
         _aten.nanmedian.default: _middle_of_all,
         _aten.nanmedian.dim: _middle,
+        _aten.median.default: lambda x: _true_middle(x.reshape(-1), 0)[0],
+        _aten.median.dim: _true_middle,
         _aten.mode.default: _most_frequent,
         _aten.diagonal_scatter.default: _with_diagonal,
         _aten.index_reduce.default: _index_reduce,
@@ -89,7 +91,8 @@ def _next(operand: Tensor, other: Tensor) -> Tensor:
         raise UnsupportedOperatorError(
             f"nextafter of {operand.dtype} is not imported: make it float32"
         )
-    operand, other = torch.broadcast_tensors(operand, other)
+    shape = (operand + other).shape
+    operand, other = operand.expand(shape), other.expand(shape)
     whole, _, _ = _FORMATS[operand.dtype]
     bits = operand.contiguous().view(whole)
     away = (other > operand) == (operand > 0)
@@ -116,6 +119,20 @@ def _middle(operand: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tens
     if operand.dtype.is_floating_point:
         values = torch.where(count == 0, torch.full_like(values, math.nan), values)
     return (values, own) if keepdim else (values.squeeze(dim), own.squeeze(dim))
+
+
+def _true_middle(operand: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``median``: NaN, and its first place, where one is; TVM's is for processors alone."""
+    values, places = _middle(operand, dim, True)
+    if operand.dim() and operand.dtype.is_floating_point:
+        missing = torch.isnan(operand)
+        odd = missing.any(dim, keepdim=True)
+        values = torch.where(odd, torch.full_like(values, math.nan), values)
+        first = missing.to(torch.int32).argmax(dim, keepdim=True)
+        places = torch.where(odd, first, places)
+    if keepdim or not operand.dim():
+        return values, places
+    return values.squeeze(dim), places.squeeze(dim)
 
 
 def _middle_of_all(operand: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def of_rarer(rows: Tensor) -> tuple[Tensor, ...]:
         ), torch.nextafter(
             rows, rows.flip(1)
         ), rows.nanmedian(), rows.nanmedian(1)[0], whole.nanmedian(0, keepdim=True)[0],
+        rows.median(1)[0], small.median(), whole.median(0, keepdim=True)[0],
         *whole.mode(1), *whole.double().mode(0, keepdim=True), torch.diagonal_scatter(
             rows, torch.tensor([4.0, 5, 6]), 1
         ), small.index_reduce(1, index, small[:, :3], "amax"), small.index_reduce(
