@@ -208,6 +208,7 @@ class _Reader:
         raise self._refused(f"block {block.name_hint!r} reduces in a way of its own")
 
     def _node(self, expression: Any, known: dict[Any, Node]) -> Node:
+        expression = _without_nan(expression)
         kind = type(expression).__name__
         if kind in ("IntImm", "FloatImm"):
             return _constant(expression)
@@ -228,6 +229,14 @@ class _Reader:
         return UnsupportedOperatorError(
             f"operator {self._operator.name!r} cannot be taken apart into steps: {why}"
         )
+
+
+def _without_nan(expression: Any) -> Any:
+    """The extreme of two that is asked for NaN first: numpy's keeps NaN by itself."""
+    found = expression
+    while isinstance(found, tirx.Select) and call_name(found.condition) == "isnan":
+        found = found.false_value
+    return found if isinstance(found, tirx.Max | tirx.Min) else expression
 
 
 def _in_order(indices: Sequence[Node], step: Step) -> bool:

@@ -32,6 +32,8 @@ def matrix_functions() -> dict[Any, Callable[..., Any]]:
         _aten.linalg_inv.default: _inverse,
         _aten.inverse.default: _inverse,
         _aten.linalg_inv_ex.default: lambda a, **_: _with_info(_inverse(a)),
+        _aten.linalg_tensorinv.default: _tensor_inverse,
+        _aten.linalg_tensorsolve.default: _tensor_solved,
         _aten.linalg_solve.default: _solved,
         _aten._linalg_solve_ex.default: _solved_with_info,
         _aten._linalg_det.default: lambda a: (_determinant(a), a, _places(a)),
@@ -54,6 +56,19 @@ def matrix_functions() -> dict[Any, Callable[..., Any]]:
 def _with_info(found: Tensor) -> tuple[Tensor, Tensor]:
     """With 1 for each matrix that has an infinity or what is no number, else 0."""
     return found, _is_odd(found).flatten(-2).any(-1).to(torch.int32)
+
+
+def _tensor_inverse(operand: Tensor, ind: int = 2) -> Tensor:
+    rows, columns = operand.shape[:ind], operand.shape[ind:]
+    return _inverse(operand.reshape(math.prod(rows), -1)).reshape(*columns, *rows)
+
+
+def _tensor_solved(operand: Tensor, right: Tensor, dims: list[int] | None = None) -> Tensor:
+    if dims:
+        operand = operand.movedim(dims, list(range(-len(dims), 0)))
+    columns = operand.shape[right.dim() :]
+    matrix = operand.reshape(right.numel(), -1)
+    return _solved(matrix, right.reshape(-1)).reshape(columns)
 
 
 def _is_odd(operand: Tensor) -> Tensor:

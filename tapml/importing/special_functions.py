@@ -41,6 +41,9 @@ def special_functions() -> dict[Any, Callable[..., Any]]:
         _aten.special_i1.default: _widened(lambda x: _bessel(x, 1) * torch.exp(x.abs())),
         _aten.special_i1e.default: _widened(lambda x: _bessel(x, 1)),
         _aten.angle.default: _angle,
+        _aten.log1p.default: _widened(_log_of_one_more),
+        _aten.expm1.default: _widened(_power_less_one),
+        _aten.softplus.default: _widened(_softplus),
     }
 
 
@@ -54,6 +57,31 @@ def _widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return function(operand.to(wide), *rest).to(result)
 
     return compute
+
+
+def _log_of_one_more(operand: Tensor) -> Tensor:
+    """A series around zero, where the sum has lost the operand's digits."""
+    part = operand / (operand + 2)
+    terms = [2 / (2 * k + 1) for k in range(_terms(operand, 6, 14))]
+    near = part * _polynomial(terms, part * part)
+    return torch.where((operand > -0.4) & (operand < 0.6), near, torch.log(operand + 1))
+
+
+def _power_less_one(operand: Tensor) -> Tensor:
+    terms = [1 / math.factorial(k) for k in range(1, _terms(operand, 10, 17))]
+    near = operand * _polynomial(terms, operand)
+    return torch.where(operand.abs() < 0.5, near, torch.exp(operand) - 1)
+
+
+def _softplus(operand: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    scaled = operand * beta
+    found = _log_of_one_more(torch.exp(scaled)) / beta
+    return torch.where(scaled > threshold, operand, found)
+
+
+def _terms(operand: Tensor, single: int, double: int) -> int:
+    """How many terms of a series a dtype has digits for."""
+    return double if operand.dtype == torch.float64 else single
 
 
 def _log_gamma(operand: Tensor) -> Tensor:

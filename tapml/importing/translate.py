@@ -121,6 +121,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
         self.convert_map["div.Tensor_mode"] = self._quotient
+        self.convert_map["view.dtype"] = self._bits
         self.convert_map[index_put.NAME] = index_put.converter(
             self, self.convert_map[index_put.NAME], self._from_start
         )
@@ -229,6 +230,28 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         if mode is None or "int" in kind:
             return quotient
         return self.block_builder.emit(relax.op.trunc(quotient))
+
+    def _bits(self, node: fx.Node) -> Any:
+        """The bits of numbers as numbers of another dtype, of as many bits."""
+        operand, _ = self.retrieve_args(node)
+        given = str(operand.ty.dtype)
+        wanted = str(node.meta["val"].dtype).removeprefix("torch.")
+        if given == wanted:
+            return operand
+        sizes = [torch.empty((), dtype=getattr(torch, each)).itemsize for each in (given, wanted)]
+        if sizes[0] != sizes[1] or "bool" in (given, wanted):
+            raise ValueError(
+                f"a view of {given} as {wanted} is not imported, only of numbers of one size: "
+                "convert with .to(), or view it so before the model"
+            )
+
+        def bits(tensor: Any) -> Any:
+            def read(*place: Any) -> Any:
+                return tvm.tirx.reinterpret(wanted, tensor(*place))
+
+            return tvm.te.compute(tensor.shape, read, "bits")
+
+        return self.block_builder.emit_te(bits, operand)
 
     def _as_dtype(self, value: Any, dtype: str) -> Any:
         if not isinstance(value, relax.Expr):
@@ -525,7 +548,7 @@ def check_supported(
     missing: dict[str, list[Origin]] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and _converter_name(node.target) not in supported:
-            missing.setdefault(str(node.target), []).append(origins[node.name])
+            missing.setdefault(_operation(node), []).append(origins[node.name])
     if not missing:
         return
     lines = []
@@ -540,6 +563,12 @@ def check_supported(
         f"{entry!r} uses {len(missing)} operator{'s' if len(missing) > 1 else ''} that cannot be "
         "imported:\n" + "\n".join(lines) + "\nRewrite these lines with other torch operations."
     )
+
+
+def _operation(node: fx.Node) -> str:
+    """What a node computes; what has effects is called by torch's ``with_effects``."""
+    name = str(node.target)
+    return str(node.args[1]) if name == "with_effects" and len(node.args) > 1 else name
 
 
 def _converter_name(target: object) -> str:

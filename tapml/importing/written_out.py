@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing import fourier, other_forms, resampling
+from tapml.importing.further_forms import further
 from tapml.importing.matrices import matrix_functions
 from tapml.importing.special_functions import special_functions
 from tapml.importing.written_terms import refuse_many
@@ -80,7 +81,7 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
     )  # fmt: skip
     given: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
     ours = {operation: decomposition_table[operation] for operation in known} | own
-    ours |= other_forms.own() | special_functions() | matrix_functions()
+    ours |= other_forms.own() | further() | special_functions() | matrix_functions()
     return given | resampling.kept(given), ours
 
 

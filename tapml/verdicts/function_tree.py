@@ -119,6 +119,16 @@ class FunctionTree:
         """Type of a node."""
         return str(self._nodes[value]["type"])
 
+    def without_nan(self, value: int) -> int:
+        """What is chosen where nothing that is asked for is NaN."""
+        while self.kind(value) == "prim.Select":
+            data = self._data(value)
+            asked = data["condition"]
+            if self.kind(asked) != "ir.Call" or "isnan" not in self.calls(asked):
+                break
+            value = data["false_value"]
+        return value
+
     def operations(self, value: int) -> set[str]:
         """Types of the nodes below `value`."""
         return {self.kind(index) for index in self._within(value)}

@@ -250,7 +250,7 @@ def _is_exact(tree: FunctionTree, store: Store) -> bool:
 
 
 def _is_extreme(tree: FunctionTree, store: Store) -> bool:
-    return tree.kind(store.value) in _EXTREMES
+    return tree.kind(tree.without_nan(store.value)) in _EXTREMES
 
 
 def _adds_exponentials(tree: FunctionTree, store: Store) -> bool:

@@ -47,6 +47,19 @@ def test_non_contiguous_columns_are_multiplied_correctly() -> None:
     np.testing.assert_allclose(result, left @ right, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_curves_keep_their_digits_near_zero(dtype: str) -> None:
+    near = np.logspace(-4, -0.1, 60)
+    given = np.concatenate([near, -near])[None].astype(dtype)
+    curves = {"tanh": np.tanh, "atanh": np.arctanh, "sinh": np.sinh, "asin": np.arcsin}
+    for name, curve in curves.items():
+        of = from_relax(name, given.shape, getattr(relax.op, name), dtype=dtype)
+        found = np.zeros_like(given)
+        compile_reference([of])[name](given, found)
+        expected = curve(given.astype(np.longdouble))
+        np.testing.assert_allclose(found, expected, rtol=3 * np.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("start", range(5))
 def test_arrays_may_start_at_any_element(start: int) -> None:
     reference = compile_reference([softmax()])

@@ -21,7 +21,8 @@ _linalg, _aten = torch.linalg, torch.ops.aten
 def test_a_plan_gives_what_the_module_gives() -> None:
     torch.manual_seed(2)
     matrices = torch.randn(3, 2, 2)
-    imported = import_module(Apply(lambda each: _linalg.solve(each, each[0])), (matrices,))
+    of = Apply(lambda each: (_linalg.solve(each, each[0]), _linalg.tensorinv(each[0], ind=1)))
+    imported = import_module(of, (matrices,))
 
     report = root_module(imported, [matrices.numpy()])
 
@@ -40,6 +41,8 @@ def functions() -> dict[Any, Callable[..., Any]]:
         _aten.linalg_solve_triangular.default: _linalg.solve_triangular,
         _aten.linalg_qr.default: _linalg.qr,
         _aten.linalg_matrix_exp.default: _linalg.matrix_exp,
+        _aten.linalg_tensorinv.default: _linalg.tensorinv,
+        _aten.linalg_tensorsolve.default: _linalg.tensorsolve,
     }
 
 
@@ -66,6 +69,8 @@ def test_each_function_has_the_values_of_pytorch() -> None:
         (_aten.linalg_qr, (right.mT,), {"mode": "r"}),
         (_aten.linalg_matrix_exp, (matrices * 3,), {}),
         (_aten.linalg_matrix_exp, (matrices * 0.01,), {}),
+        (_aten.linalg_tensorinv, (torch.randn(6, 2, 3).double(),), {"ind": 1}),
+        (_aten.linalg_tensorsolve, (matrices[0].reshape(5, 5, 1), right[0, :, 0]), {}),
     ):
         found = matrix_functions()[operation.default](*operands, **options)
         wanted = functions()[operation.default](*operands, **options)

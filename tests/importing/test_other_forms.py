@@ -84,6 +84,39 @@ def rows() -> Tensor:
     return torch.randn(4, 6)
 
 
+def of_rarer(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows ``[3, 5]`` with NaN, infinities and a number below the least normal one."""
+    whole = torch.tensor([[3, 1, 3, 1, 2], [0, 0, 7, 7, 7], [-1, -1, -1, 5, 5]])
+    index, put = torch.tensor([0, 2, 0]), torch.tensor([[0, -1]])
+    small = rows.nan_to_num(0, 1, -1)
+    return (
+        small.logcumsumexp(1), small[:, 0].logcumsumexp(0), *torch.frexp(rows), torch.ldexp(
+            rows, torch.tensor([3, -2, 200, -200, 0])
+        ), torch.nextafter(
+            rows, rows.flip(1)
+        ), rows.nanmedian(), rows.nanmedian(1)[0], whole.nanmedian(0, keepdim=True)[0],
+        rows.median(1)[0], small.median(), whole.median(0, keepdim=True)[0],
+        *whole.mode(1), *whole.double().mode(0, keepdim=True), torch.diagonal_scatter(
+            rows, torch.tensor([4.0, 5, 6]), 1
+        ), small.index_reduce(1, index, small[:, :3], "amax"), small.index_reduce(
+            1, index, small[:, :3], "mean", include_self=False
+        ), small.put(put, torch.tensor([[8.0, 9]])), small.put(put, small[:1, :2], True),
+        torch.lerp(small, small.flip(0), small.sigmoid()), torch.conv_tbc(
+            small[..., None], torch.ones(3, 1, 2), torch.ones(2), 1
+        ), rows.view(torch.int32), small.double().view(torch.int64), whole.view(torch.float64),
+        rows.relu(), rows.clamp(-1, 1), rows.amax(1), rows.argmax(1), rows.argmin(0),
+        rows.minimum(rows.flip(0)), torch.log1p(small / 9), torch.expm1(small * 1e-6),
+        functional.softplus(small * 30), functional.elu(small * 1e-5, 0.5),
+    )  # fmt: skip
+
+
+def rare() -> Tensor:
+    given = torch.randn(3, 5)
+    given[0, 1], given[1, 3], given[2, 0], given[2, 4] = math.nan, math.inf, -math.inf, 1e-40
+    given[1, 0] = -0.0
+    return given
+
+
 def infinite() -> Tensor:
     return rows().index_fill(0, torch.tensor([1, 2]), -math.inf)
 
@@ -94,6 +127,7 @@ def infinite() -> Tensor:
         (of_floats, rows),
         (of_integers, lambda: torch.arange(-7, 8, dtype=torch.int32).reshape(3, 5)),
         (of_infinities, infinite),
+        (of_rarer, rare),
         (of_bytes, lambda: torch.tensor([[0] * 4, [1, 2, 3, 3], [7, 0, 7, 9]], dtype=torch.uint8)),
     ],
 )

@@ -5,6 +5,7 @@
 - ``sin`` and ``cos`` may be wrong by 2**-11 between -pi and pi, by anything beyond, and on some
   implementations they are: the positions of a model are beyond. They are computed here instead,
   to about one unit in the last place of 1 up to 100,000.
+- Other curves: :mod:`.curves`.
 - ``x != x`` asks whether x is a NaN; a compiler may take it that there are none, and some do: the
   bits are asked instead.
 - An infinity or a NaN cannot be written down; as a bit pattern it would be an error as well, if the
@@ -21,11 +22,12 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tapml_targets.codegen.curves import CURVES, needed
 from tapml_targets.codegen.expression import call_name
 
 _PRODUCTS: Final = 4
 _WAVES: Final = frozenset({"sin", "cos"})
-_C_NAMES: Final = frozenset({"powf", "sinf", "cosf"})
+_C_NAMES: Final = frozenset({"powf", "sinf", "cosf", *(f"{name}f" for name in CURVES)})
 _PATTERNS: Final = ("tapml_infinity", "tapml_nan")
 _KINDS: Final = {"float32": "f32", "float16": "f16"}
 
@@ -72,6 +74,11 @@ def spell_out(function: Any, texts: Mapping[str, str]) -> tuple[Any, str]:
             functions["tapml_wave"] = texts["tapml_wave"]
             wave = tirx.call_pure_extern("float32", f"tapml_{name}", _single(node.args[-1]))
             return wave if kind == "f32" else tirx.Cast("float16", wave)
+        if name in CURVES and str(node.ty).startswith("float"):
+            functions.update((each, texts[each]) for each in needed(name))
+            arguments = [_single(each) for each in _arguments(node)]
+            curve = tirx.call_pure_extern("float32", f"tapml_{name}", *arguments)
+            return curve if kind == "f32" else tirx.Cast(str(node.ty), curve)
         if kind is None or name != "pow":
             return node
         base, exponent = list(node.args)[-2:]
@@ -107,10 +114,14 @@ def _single(value: Any) -> Any:
     return value if str(value.ty) == "float32" else tirx.Cast("float32", value)
 
 
+def _arguments(node: Any) -> list[Any]:
+    return list(node.args)[call_name(node) == "call_pure_extern" :]
+
+
 def _called(node: Any) -> str:
-    """Name of the function that an extern call names."""
-    if str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] != "call_pure_extern":
-        return ""
+    """Name of the function that a call, or an extern call, is of."""
+    if call_name(node) != "call_pure_extern":
+        return call_name(node) if call_name(node) in CURVES else ""
     name = str(getattr(node.args[0], "value", ""))
     # As C spells them for float32, where TVM has no rules of a target's own.
     return name.removesuffix("f") if name in _C_NAMES else name

@@ -21,6 +21,7 @@ from tvm.tirx.build import split_host_device_mods
 
 from tapml_targets.codegen import lowering
 from tapml_targets.codegen.host_function import calls_runtime, for_host
+from tapml_targets.codegen.host_mathematics import call_c_library
 from tapml_targets.codegen.host_program import bind_signature
 from tapml_targets.codegen.host_schedule import (
     cpu_target,
@@ -86,7 +87,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
             "not have; keep it on the source"
         )
     edited = OperatorSource(source.name, for_host(source.function), source.parameters)
-    function = lowering.load_function(edited)
+    function = call_c_library(lowering.load_function(edited))
     try:
         compiled = _object_code(schedule_for_host(function))
     except RuntimeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import ml_dtypes
@@ -241,6 +241,58 @@ def test_extremes_begin_at_an_infinity(driver: Driver, dtype: str) -> None:
     expected = np.full((1, 1, 3, 3), -np.inf, dtype)
     found = apply(driver, lambda: pool, image, expected)
     np.testing.assert_array_equal(found, expected)
+
+
+def extremes() -> Operator:
+    """Of each row: relu, a clamp, and the larger of it and the row backwards."""
+
+    def of(x: Any) -> Any:
+        back = relax.op.flip(x, axis=1)
+        clamped = relax.op.clip(relax.op.nn.relu(x), 0.5, 2.0)
+        return relax.op.maximum(relax.op.minimum(x, back), clamped)
+
+    return from_relax("extremes", ("n", 5), of)
+
+
+def test_extremes_keep_nan(driver: Driver) -> None:
+    given = np.random.default_rng(6).standard_normal((4, 300), np.float32)
+    given[1, 0], given[2, 299], given[3, 70:90] = np.nan, np.nan, np.nan
+    for name in ("max", "min"):
+        for operation, like in ((name, given[:, 0]), (f"arg{name}", np.zeros(4, np.int64))):
+            reduce = getattr(relax.op, operation)
+            of = from_relax(operation, ("n", 300), partial(reduce, axis=-1))
+            found = apply(driver, partial(as_given, of), given, like)
+            np.testing.assert_array_equal(found, getattr(given, operation)(-1))
+    row = np.array([[np.nan, -1, 3, 1, 0], [0, 1, np.nan, -np.inf, np.inf]], np.float32)
+    low = np.minimum(row, row[:, ::-1])
+    expected = np.maximum(low, np.clip(np.maximum(row, 0), 0.5, 2))
+    np.testing.assert_array_equal(apply(driver, extremes, row, row), expected)
+
+
+def as_given(of: Operator) -> Operator:
+    return of
+
+
+CURVES = {
+    "tanh": np.tanh, "sinh": np.sinh, "asinh": np.arcsinh, "atanh": np.arctanh,
+    "asin": np.arcsin, "atan": np.arctan, "acos": np.arccos, "acosh": np.arccosh,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_curves_have_their_digits_near_zero_and_at_their_ends(driver: Driver, name: str) -> None:
+    near = np.logspace(-30, -1, 40)
+    parts = [near, -near, 0.2 + 7 * near, [0.999, -1.0]]
+    if name == "acosh":
+        parts = [1 + near, 1 + 9 * near]
+    given = np.concatenate(parts).astype(np.float32)[None]
+    if name in {"asin", "acos", "atanh"}:
+        given = given.clip(-1, 1)
+    of = from_relax(name, given.shape, getattr(relax.op, name))
+    found = apply(driver, partial(as_given, of), given, given)
+    with np.errstate(divide="ignore"):
+        expected = CURVES[name](given.astype(np.float64))
+    np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-6)
 
 
 def test_a_cast_to_bfloat16_rounds_inside_a_kernel(driver: Driver) -> None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tapml_targets.codegen import gpu
+from tapml_targets.codegen.kept_calls import keep_own
 from tapml_targets.codegen.operator_library import operator_library, stated_limits
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.printed import TextBuild, tvm_text
 from tapml_targets.codegen.shaders import buffers_first
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.library import Library
-from tapml_targets.metal.codegen.functions import keep_own
 from tapml_targets.metal.codegen.quick_import import tensor_intrinsics
 from tapml_targets.metal.codegen.text import as_module
 from tapml_targets.target import Target

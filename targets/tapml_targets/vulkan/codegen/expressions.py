@@ -30,11 +30,10 @@ _SIGNED: Final = ("int", "int64_t")
 # GLSL's name of each function of one float; None where it is our own.
 _FUNCTIONS: Final[Mapping[str, str | None]] = {
     "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "sqrt": "sqrt",
-    "rsqrt": "inversesqrt", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
-    "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": None, "asinh": "asinh",
-    "acosh": "acosh", "atanh": "atanh", "fabs": "abs", "abs": "abs", "floor": "floor",
+    "rsqrt": "inversesqrt", "sin": "sin", "cos": "cos", "tan": "tan", "cosh": "cosh",
+    "fabs": "abs", "abs": "abs", "floor": "floor",
     "ceil": "ceil", "trunc": "trunc", "round": "roundEven", "nearbyint": "roundEven",
-    "rint": "roundEven", "erf": None, "pow": "pow", "atan2": "atan", "fma": "fma",
+    "rint": "roundEven", "erf": None, "pow": "pow", "fma": "fma",
     "fmin": "min", "fmax": "max",
 }  # fmt: skip
 _REINTERPRETED: Final = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tapml_targets.codegen.curves import curve_texts
+
 _POWER: Final = """\
 {t} tapml_power_{s}({t} x, {t} y) {{
   if (y == {t}(0.0)) return {t}(1.0);
@@ -56,9 +58,6 @@ float tapml_erf(float given) {
     + square * -1.45660718464996e-05)));
   return above / below;
 }"""
-# An implementation may compute it as a quotient of powers of e, which overflow.
-_TANH: Final = """\
-float tapml_tanh(float x) { return tanh(clamp(x, -15.0, 15.0)); }"""
 # `/` goes towards zero; of negative operands GLSL says nothing of `%`.
 _REMAINDERS: Final = """\
 {t} tapml_truncated_{t}({t} a, {t} b) {{ return a - b * (a / b); }}
@@ -75,7 +74,10 @@ TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
     "tapml_erf": _ERF,
-    "tapml_tanh": _TANH,
+    **curve_texts(
+        ("float {name}(float x)", "float {name}(float x, float y)"),
+        {"let": "float", "yes": "bool", "choose": "mix", "bits": "floatBitsToUint"},
+    ),
     **{f"tapml_remainders_{t}": _REMAINDERS.format(t=t) for t in ("int", "int64_t")},
     **{f"tapml_power_{s}": _POWER.format(t=t, s=s) for s, t in _TYPES.items()},
     **{

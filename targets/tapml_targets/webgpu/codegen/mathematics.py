@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tapml_targets.codegen.curves import curve_texts
+
 _POWER: Final = """\
 fn tapml_power_{t}(x : {t}, y : {t}) -> {t} {{
   if (y == 0.0{s}) {{ return 1.0{s}; }}
@@ -57,6 +59,10 @@ _FACTORS: Final = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}
 TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
+    **curve_texts(
+        ("fn {name}(x : f32) -> f32", "fn {name}(x : f32, y : f32) -> f32"),
+        {"let": "let", "yes": "let", "choose": "select", "bits": "bitcast<u32>"},
+    ),
     **{f"tapml_power_{t}": _POWER.format(t=t, s=s) for t, s in _SUFFIXES.items()},
     **{
         (name := f"tapml_power_{power}_{t}"): f"fn {name}(x : {t}) -> {t} {{ return {factors}; }}"

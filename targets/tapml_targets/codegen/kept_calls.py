@@ -1,7 +1,7 @@
-"""Functions of Metal's standard library that TVM would expand.
+"""Functions of a shading language that TVM would expand.
 
-TVM has no rules for them on Metal and writes ``tanh`` as a quotient of exponentials: near zero its
-error is 3e-8 absolute, a thousand times what Metal's own allows.
+TVM writes ``tanh`` as a quotient of exponentials: near zero its error is 3e-8 absolute, a thousand
+times what Metal's own allows. Where the language leaves the result open, :mod:`.curves` has it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,205 @@
+"""Rarer operations of PyTorch in the form of others, given to ``run_decompositions``.
+
+Those on the parts of a number read its bits, which no approximation of a platform's powers of two
+and logarithms changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tapml.importing.written_terms import refuse_many
+from tapml_targets.errors import UnsupportedOperatorError
+
+_aten: Final = torch.ops.aten
+# Bits of the fraction, and what is added to the exponent.
+_FORMATS: Final = {
+    torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023),
+}  # fmt: skip
+
+
+def further() -> dict[Any, Callable[..., Any]]:
+    """The functions by their operation."""
+    return {
+        _aten.logcumsumexp.default: _log_of_sums_so_far,
+        _aten.frexp.Tensor: _parts,
+        _aten.ldexp.Tensor: _by_power,
+        _aten.nextafter.default: _next,
+        _aten.nanmedian.default: _middle_of_all,
+        _aten.nanmedian.dim: _middle,
+        _aten.median.default: lambda x: _true_middle(x.reshape(-1), 0)[0],
+        _aten.median.dim: _true_middle,
+        _aten.mode.default: _most_frequent,
+        _aten.diagonal_scatter.default: _with_diagonal,
+        _aten.index_reduce.default: _index_reduce,
+        _aten.put.default: _put,
+        _aten.conv_tbc.default: _convolution_of_times,
+        _aten.lerp.Tensor: _between,
+    }
+
+
+def _log_of_sums_so_far(operand: Tensor, dim: int) -> Tensor:
+    if operand.dim() == 0:
+        return operand.clone()
+    dim %= operand.dim()
+    extent = operand.shape[dim]
+    refuse_many("logcumsumexp", extent, *operand.shape)
+    places = torch.arange(extent)
+    ones = [1] * (operand.dim() - dim - 1)
+    before = places.reshape(1, -1, *ones) <= places.reshape(-1, 1, *ones)
+    none = torch.full((), -math.inf, dtype=operand.dtype)
+    return torch.where(before, operand.unsqueeze(dim), none).logsumexp(dim + 1)
+
+
+def _parts(operand: Tensor) -> tuple[Tensor, Tensor]:
+    """``frexp``: a fraction between 0.5 and 1, and a power of two."""
+    narrow = operand.dtype.itemsize == 2
+    wide = operand.float() if narrow else operand
+    whole, digits, middle = _FORMATS[wide.dtype]
+    tiny = wide.abs() < torch.finfo(wide.dtype).tiny
+    scaled = torch.where(tiny, wide * 2.0 ** (digits + 1), wide)
+    bits = scaled.view(whole)
+    found = ((bits >> digits) & (2 * middle + 1)) - (middle - 1)
+    found = torch.where(tiny, found - (digits + 1), found)
+    fraction = (bits & ~((2 * middle + 1) << digits)) | ((middle - 1) << digits)
+    none = (wide == 0) | ~torch.isfinite(wide)
+    made = torch.where(none, wide, fraction.view(wide.dtype))
+    power = torch.where(none, torch.zeros_like(found), found)
+    return made.to(operand.dtype), power.to(torch.int32)
+
+
+def _by_power(operand: Tensor, power: Tensor) -> Tensor:
+    """``ldexp``: in three steps, whose powers of two are numbers."""
+    kind = torch.result_type(operand, torch.empty((), dtype=torch.get_default_dtype()))
+    if power.dtype.is_floating_point or kind not in _FORMATS:
+        return operand * torch.pow(2.0, power.to(kind))
+    whole, digits, middle = _FORMATS[kind]
+    found, left = operand.to(kind), power.clamp(-3 * middle + 3, 3 * middle - 3).to(whole)
+    for steps in (3, 2, 1):
+        part = torch.div(left, steps, rounding_mode="floor")
+        found, left = found * ((part + middle) << digits).view(kind), left - part
+    return found
+
+
+def _next(operand: Tensor, other: Tensor) -> Tensor:
+    if operand.dtype not in _FORMATS:
+        raise UnsupportedOperatorError(
+            f"nextafter of {operand.dtype} is not imported: make it float32"
+        )
+    shape = (operand + other).shape
+    operand, other = operand.expand(shape), other.expand(shape)
+    whole, _, _ = _FORMATS[operand.dtype]
+    bits = operand.contiguous().view(whole)
+    away = (other > operand) == (operand > 0)
+    moved = torch.where(away, bits + 1, bits - 1).view(operand.dtype)
+    least = torch.ones_like(bits).view(operand.dtype)
+    from_zero = torch.where(other > 0, least, -least)
+    found = torch.where(operand == 0, from_zero, moved)
+    found = torch.where(operand == other, other, found)
+    return torch.where(torch.isnan(operand) | torch.isnan(other), operand + other, found)
+
+
+def _middle(operand: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``nanmedian``: the lower middle of those that are numbers, sorted behind all others."""
+    if operand.dim() == 0:
+        return operand.clone(), torch.zeros((), dtype=torch.int64)
+    missing = torch.isnan(operand)
+    if operand.dtype.is_floating_point:
+        # Sorts of processors know no NaN.
+        operand = torch.where(missing, torch.full((), math.inf, dtype=operand.dtype), operand)
+    ordered, places = torch.sort(operand, dim)
+    count = (~missing).sum(dim, keepdim=True, dtype=torch.int32)
+    at = torch.clamp((count - 1) // 2, min=0).to(torch.int64)
+    values, own = (each.gather(dim, at) for each in (ordered, places))
+    if operand.dtype.is_floating_point:
+        values = torch.where(count == 0, torch.full_like(values, math.nan), values)
+    return (values, own) if keepdim else (values.squeeze(dim), own.squeeze(dim))
+
+
+def _true_middle(operand: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``median``: NaN, and its first place, where one is; TVM's is for processors alone."""
+    values, places = _middle(operand, dim, True)
+    if operand.dim() and operand.dtype.is_floating_point:
+        missing = torch.isnan(operand)
+        odd = missing.any(dim, keepdim=True)
+        values = torch.where(odd, torch.full_like(values, math.nan), values)
+        first = missing.to(torch.int32).argmax(dim, keepdim=True)
+        places = torch.where(odd, first, places)
+    if keepdim or not operand.dim():
+        return values, places
+    return values.squeeze(dim), places.squeeze(dim)
+
+
+def _middle_of_all(operand: Tensor) -> Tensor:
+    return _middle(operand.reshape(-1), 0)[0]
+
+
+def _most_frequent(operand: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """``mode``: of equally frequent values the least, and its last place."""
+    if operand.dim() == 0:
+        return operand.clone(), torch.zeros((), dtype=torch.int64)
+    rows = operand.movedim(dim, -1)
+    refuse_many("mode", operand.shape[dim], *operand.shape)
+    count = (rows.unsqueeze(-1) == rows.unsqueeze(-2)).sum(-1, dtype=torch.int32)
+    often = count == count.amax(-1, keepdim=True)
+    limits = torch.finfo if operand.dtype.is_floating_point else torch.iinfo
+    far = math.inf if operand.dtype.is_floating_point else limits(operand.dtype).max
+    values = torch.where(often, rows, torch.full((), far, dtype=rows.dtype)).amin(-1, keepdim=True)
+    places = torch.arange(operand.shape[dim], dtype=torch.int32)
+    own = torch.where(rows == values, places, 0).amax(-1, keepdim=True).to(torch.int64)
+    if not keepdim:
+        return values.squeeze(-1), own.squeeze(-1)
+    return values.movedim(-1, dim), own.movedim(-1, dim)
+
+
+def _with_diagonal(
+    operand: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    moved = operand.movedim((dim1, dim2), (-2, -1))
+    rows, columns = (torch.arange(each) for each in moved.shape[-2:])
+    mask = rows[:, None] + offset == columns[None]
+    if source.shape[-1] == 0:
+        return operand.clone()
+    along = torch.clamp(rows if offset >= 0 else rows + offset, 0, source.shape[-1] - 1)
+    own = source.index_select(-1, along).unsqueeze(-1)
+    return torch.where(mask, own, moved).movedim((-2, -1), (dim1, dim2))
+
+
+def _index_reduce(
+    operand: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    shape = [1] * source.dim()
+    shape[dim] = -1
+    wide = index.reshape(shape).expand_as(source)
+    return operand.scatter_reduce(dim, wide, source, reduce, include_self=include_self)
+
+
+def _put(operand: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    flat = operand.reshape(-1)
+    put = flat.index_put((index.reshape(-1),), source.reshape(-1), accumulate)
+    return put.reshape(operand.shape)
+
+
+def _convolution_of_times(operand: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """``conv_tbc``: time, batch and channels in this order."""
+    found = torch.nn.functional.conv1d(
+        operand.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad
+    )
+    return found.permute(2, 0, 1)
+
+
+def _between(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    """``lerp``, from the nearer end on, as PyTorch computes it."""
+    apart = end - start
+    return torch.where(weight.abs() < 0.5, start + weight * apart, end - apart * (1 - weight))
