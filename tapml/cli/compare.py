@@ -366,9 +366,13 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from tapml.comparing.tokens import tokens_of
+
     console = Console(highlight=False, emoji=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("pair", "verdict", "first layer", "blamed", "deviation"):
+    of_tokens = any("KL" in pair.metrics for pair in comparison.pairs)
+    more = ("KL", "same token first") if of_tokens else ()
+    for title in ("pair", "verdict", "first layer", "blamed", "deviation", *more):
         table.add_column(title, overflow="fold")
     for pair in comparison.pairs:
         style = "green" if pair.status == "agree" else "red"
@@ -380,6 +384,7 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
             Text(layer),
             Text(pair.blamed or "-"),
             Text("-" if largest is None else f"{largest:.1e}"),
+            *(map(Text, tokens_of(pair.metrics)) if of_tokens else ()),
         )
     console.print(table)
     if comparison.unread:

@@ -26,6 +26,7 @@ from tapml.comparing.tokens import without_padding
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _MOST_REPLAYS: Final = 64
+_CRASH: Final = "crash"
 _DRAWING: Final = ("Bernoulli", "Multinomial")
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
@@ -415,7 +416,9 @@ class Localizer:
                 if wrong is None and is_beyond_rounding(states.get(node.name, made), made):
                     wrong = node
             except BackendFailedError as error:
-                if error.failure.place == self._failures[broken].place:
+                whole = self._failures[broken]
+                # A crash in a compiled graph and one of a layer have other lines of Python.
+                if error.failure.place == whole.place or error.failure.kind == whole.kind == _CRASH:
                     return node
                 if error.failure.kind != "unsupported":
                     first = first or node

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tapml.comparing.localization import NodeDeviation
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
+from tapml.comparing.tokens import tokens_of
 from tapml.report.html import Cell, Section, render_sections
 from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
 from tapml.runs.wording import counted
@@ -40,11 +41,13 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _pairs(comparison: Comparison) -> Section:
-    columns = ["pair", "verdict", "first layer", "blamed", "instances", "D_CLASS", "D_MAD",
+    of_tokens = any("KL" in pair.metrics for pair in comparison.pairs)
+    published = ["largest KL (nats)", "same token first"] if of_tokens else ["D_CLASS", "D_MAD"]
+    columns = ["pair", "verdict", "first layer", "blamed", "instances", *published,
                "largest deviation"]  # fmt: skip
     rows: list[list[Cell]] = []
     for pair in comparison.pairs:
-        tiers = [pair.metrics.get(name, {}) for name in ("D_CLASS", "D_MAD", "elementwise")]
+        tiers = [pair.metrics.get(name, {}).get("largest") for name in ("D_CLASS", "D_MAD")]
         rows.append(
             [
                 " / ".join(pair.backends),
@@ -52,7 +55,8 @@ def _pairs(comparison: Comparison) -> Section:
                 f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-",
                 pair.blamed or "-",
                 f"{pair.metrics['share']:.1%}" if "share" in pair.metrics else "-",
-                *(tier.get("largest") for tier in tiers),
+                *(tokens_of(pair.metrics) if of_tokens else tiers),
+                pair.metrics.get("elementwise", {}).get("largest"),
             ]
         )
     return {"id": "pairs", "title": "Pairs", "table": (columns, rows)}
