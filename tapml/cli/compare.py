@@ -243,8 +243,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         accepted = read_baseline(arguments.baseline)
     names = _names(arguments)
-    if arguments.output is not None:
-        writable_folder(arguments.output)
+    for folder in filter(None, (arguments.output, arguments.outputs)):
+        writable_folder(folder)
+    if arguments.write_baseline is not None:
+        writable_folder(arguments.write_baseline.parent)
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         comparison = compare(
             arguments.model,
@@ -345,6 +347,11 @@ def _gate(comparison: Comparison, accepted: Baseline | None, written: Path | Non
         return comparison.exit_code
     from tapml.comparing.baseline import new_findings
 
+    compared = {frozenset(pair.backends) for pair in comparison.pairs}
+    for each in accepted.pairs:
+        if frozenset(each.backends) not in compared:
+            print(f"not compared: {' / '.join(each.backends)}, which the baseline has",
+                  file=sys.stderr)  # fmt: skip
     lines = new_findings(comparison, accepted)
     for line in lines:
         print(f"new: {line}", file=sys.stderr)

@@ -141,6 +141,8 @@ def make_data(arrays: Mapping[str, Any]) -> Data:
         if each.size == 0 or (each.ndim == 0 and name == LABELS):
             raise InputError(f"the array {name!r} of shape {each.shape} holds no instance")
     labels = found.pop(LABELS, None)
+    if labels is not None and not np.isfinite(labels).all():
+        raise InputError(f"the labels {LABELS} hold NaN or Inf; expected classes or targets")
     if not found:
         raise InputError(
             f"the data has no inputs; expected arrays named as them, or {SINGLE_INPUT}"

@@ -96,24 +96,25 @@ def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float
 def unit_of(*sides: Sequence[Array]) -> float:
     """How far rounding carries the coarsest half-precision array; 0 without one.
 
-    A bfloat16 that became float32 is known by its bits.
+    A bfloat16 that became float32 is known by its bits, where both sides have them: where one is
+    full float32, the other computes more coarsely than the model asks.
 
     Examples
     --------
     >>> unit_of([np.ones(3, np.float16)])
     0.00390625
     """
-    return max((_unit(each) for side in sides for each in side), default=0.0)
+    half = any(each.dtype == np.float16 for side in sides for each in side)
+    brain = bool(sides) and all(any(map(_is_brain, side)) for side in sides)
+    return max(_BRAIN * brain, _HALF * half)
 
 
-def _unit(array: Array) -> float:
-    if array.dtype == np.float16:
-        return _HALF
+def _is_brain(array: Array) -> bool:
     if array.dtype != np.float32:
-        return 0.0
+        return False
     some = np.ascontiguousarray(np.ravel(array)[:_SAMPLED])
     some = np.unique(some[np.isfinite(some) & (some != np.trunc(some))])
-    return _BRAIN if len(some) >= _FEWEST and not (some.view(np.uint32) & 0xFFFF).any() else 0.0
+    return len(some) >= _FEWEST and not (some.view(np.uint32) & 0xFFFF).any()
 
 
 def is_rounding(relative: float, units: Sequence[float]) -> bool:

@@ -42,9 +42,13 @@ def render_comparison(comparison: Comparison) -> str:
 
 def _pairs(comparison: Comparison) -> Section:
     of_tokens = any("KL" in pair.metrics for pair in comparison.pairs)
-    published = ["largest KL (nats)", "same token first"] if of_tokens else ["D_CLASS", "D_MAD"]
-    columns = ["pair", "verdict", "first layer", "blamed", "instances", *published,
-               "largest deviation"]  # fmt: skip
+    published = (
+        ["largest KL (nats)", "same token first"]
+        if of_tokens
+        else ["largest D_CLASS", "largest D_MAD"]
+    )
+    columns = ["pair", "verdict", "first layer", "blamed", "instances that differ", *published,
+               "largest deviation / scale"]  # fmt: skip
     rows: list[list[Cell]] = []
     for pair in comparison.pairs:
         tiers = [pair.metrics.get(name, {}).get("largest") for name in ("D_CLASS", "D_MAD")]

@@ -37,6 +37,7 @@ _WHOLE: Final = "tapml-environment.json"
 _LAST_LINES: Final = 40
 _MOST_VERSIONS: Final = 12
 _NUMPY_1: Final = "compiled using NumPy 1.x cannot be run in"
+_FULL: Final = "No space left on device"
 _RETRYING: Final = "WARNING: Retrying "
 _SHOWN: Final = ("Collecting ", "Downloading ", "Installing ", "Building ")
 Said = Callable[[str], None]
@@ -175,8 +176,14 @@ def _must(following: _Following, command: list[str], what: str) -> None:
             f"pip did not install {what} within {following.seconds:g} s: run it again, it goes on "
             "with what it has downloaded"
         )
+    said = _errors(following.seen)
+    if _FULL in said:
+        raise SetupError(
+            f"an environment with {what} cannot be made: {said}; free some space, or choose "
+            "another cache (TAPML_CACHE_DIR)"
+        )
     raise SetupError(
-        f"an environment with {what} cannot be made: {_errors(following.seen)}. "
+        f"an environment with {what} cannot be made: {said}. "
         + (
             "Its index cannot be reached: check the network, or PIP_INDEX_URL and PIP_FIND_LINKS"
             if any(_RETRYING in line for line in following.seen)

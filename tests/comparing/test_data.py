@@ -47,6 +47,8 @@ def test_a_missing_file_and_empty_or_uneven_arrays_are_refused(tmp_path: Path) -
         make_data({"x": np.zeros((2, 3)), "y": np.zeros(3)})
     with pytest.raises(InputError, match=r"np\.unique"):
         make_data({"x": np.zeros((2, 3)), "y": np.array(["cat", "dog"])})
+    with pytest.raises(InputError, match="hold NaN or Inf"):
+        make_data({"x": np.zeros((2, 3)), "y": np.array([1.0, np.nan])})
     with pytest.raises(InputError, match="the data has no inputs"):
         make_data({"y": np.zeros(3)})
 

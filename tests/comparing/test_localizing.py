@@ -29,6 +29,8 @@ class Chain:
     layers: int = 3
     wrong: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
+    end: int = 0
+    """A constant of the model, as this backend writes it."""
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -36,6 +38,7 @@ class Chain:
         self.inputs = [Input("x", (None, 4), "float32")]
         self.nodes = [Node(name, "Add", ((before, 0),))
                       for before, name in pairwise(names)]  # fmt: skip
+        self.nodes.insert(0, Node("end", "Constant"))
 
     def _added(self, name: str, value: Array) -> Array:
         return value + np.float32(1 + (name in self.wrong))
@@ -47,15 +50,15 @@ class Chain:
 
     def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
         self._called("hidden")
-        found, value = {}, inputs["x"]
-        for node in self.nodes:
+        found, value = {"end": [np.array([self.end])]}, inputs["x"]
+        for node in self.nodes[1:]:
             value = self._added(node.name, value)
             found[node.name] = [value]
         return found, {}
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         self._called("replay", node)
-        return [self._added(node, inputs[0])]
+        return [self._added(node, inputs[0]) if inputs else np.array([self.end])]
 
     def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         raise BackendFailedError(Failure("unsupported", f"{node} is not rebuilt"))
@@ -122,6 +125,32 @@ def test_several_instances_are_looked_at_where_one_shows_nothing_and_memory_allo
     fewer = {"a": Chain(), "b": Chain()}
     _found(_localizer(fewer), fewer, ("a", "b"))
     assert fewer["a"].calls.count("hidden") == 1
+
+
+def test_a_model_that_fixes_the_number_of_instances_gets_as_many() -> None:
+    chains = {"a": Chain(), "b": Chain(wrong=("layer0",))}
+    for each in chains.values():
+        each.inputs = [Input("x", (4, 4), "float32")]
+    localizer = _localizer(chains)
+    assert _found(localizer, chains, ("a", "b")).layer == "layer0"
+    assert localizer._row((2,))["x"].shape == (4, 4)
+
+
+def test_a_constant_is_named_where_no_layer_is_and_not_for_the_end_of_32_bits() -> None:
+    largest, wrong = 2**63 - 1, ("layer1",)
+    for end, layers, expected in (
+        (2**31 - 1, wrong, "layer1"), (2**31 - 1, (), ""), (7, wrong, "layer1"), (7, (), "end"),
+    ):  # fmt: skip
+        chains = {"a": Chain(end=largest), "b": Chain(end=end, wrong=layers)}
+        assert _found(_localizer(chains), chains, ("a", "b")).layer == expected
+
+
+def test_outputs_that_nothing_reads_do_not_count() -> None:
+    nodes = [Node("best", "TopK", (("x", 0),)), Node("sum", "Sum", (("best", 0),))]
+    assert localizing._read_places(nodes, ["sum"])["best"] == {0}
+    assert localizing._read_places(nodes, ["sum", "best:1"])["best"] == {0, 1}
+    # Which node an output of an ONNX model comes from is not said.
+    assert localizing._read_places(nodes, ["sum", "places"]) == {}
 
 
 def test_a_backend_that_dies_with_its_hidden_states_says_so_and_the_next_pair_goes_on() -> None:
