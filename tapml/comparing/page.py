@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from tapml.comparing.localization import NodeDeviation
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
@@ -34,9 +35,9 @@ def render_comparison(comparison: Comparison) -> str:
         if each.status != "agree"
     ]
     return render_sections(
-        f"{comparison.model} on several backends",
+        f"{Path(comparison.model).name} on several backends",
         headline,
-        [_pairs(comparison), *stories, _backends(comparison)],
+        [_pairs(comparison), *stories, _backends(comparison), _words()],
     )
 
 
@@ -91,12 +92,14 @@ def _pair(pair: PairResult, beside: list[str]) -> Section:
     for name in ("D_CLASS", "D_MAD"):
         if name in pair.metrics:
             tier = pair.metrics[name]
-            bins = ", ".join(f"{key}: {number}" for key, number in tier["pattern"].items())
+            bins = ", ".join(
+                f"{number} at {key}" for key, number in tier["pattern"].items() if number
+            )
             facts.append(
                 (
                     name,
-                    f"{counted(tier['triggering'], 'instance')} of at least "
-                    f"{tier['threshold']:g} ({bins})",
+                    f"{counted(tier['triggering'], 'instance')} at {tier['threshold']:g} or more; "
+                    f"all by their distance: {bins}",
                 )
             )
     facts += _of_tokens(pair)
@@ -218,6 +221,22 @@ def _facts(each: NodeDeviation) -> Iterator[tuple[str, str]]:
     yield "scale", f"{each.scale:.3g}"
     if each.highlighted:
         yield "above the third quartile of R_L", ""
+
+
+def _words() -> Section:
+    """What the terms of the page mean."""
+    facts = [
+        ("first layer", "the first one that differs where it runs alone on equal inputs"),
+        ("blamed", "the backend that a majority of all backends disagrees with at that layer"),
+        ("largest deviation / scale", "of one element, over the largest magnitude of its instance"),
+        ("D_CLASS", "how far the two put the right class from each other, from 0 to 16"),
+        ("D_MAD", "how far their distances from the truth are apart, from 0 to 1"),
+        ("δ (MAD)", "the mean absolute deviation of a layer's outputs on the most inconsistent "
+         "instance"),
+        ("R_L", "how much δ grew in a layer, as a multiple of the largest δ that came in"),
+        ("highlighted layer", "R_L is in its largest quarter, which rounding may be as well"),
+    ]  # fmt: skip
+    return {"id": "words", "title": "Words", "facts": facts}
 
 
 def _backends(comparison: Comparison) -> Section:
