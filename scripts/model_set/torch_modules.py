@@ -173,7 +173,13 @@ def make_torch_modules(folder: Path) -> None:
         torch.manual_seed(_SEED)
         made, arrays = make(), data()
         for each in made.modules():
-            if isinstance(each, nn.BatchNorm2d):  # As training would: not 0 and 1.
+            # As training would: not 0 and 1, and not the same for all.
+            if isinstance(each, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d | nn.InstanceNorm2d):
+                nn.init.uniform_(each.weight, 0.5, 1.5)
+                nn.init.normal_(each.bias, std=0.2)
+            if isinstance(each, nn.PReLU):
+                nn.init.uniform_(each.weight, 0.1, 0.9)
+            if isinstance(each, nn.BatchNorm2d):
                 nn.init.uniform_(each.running_var, 1e-3, 0.1)
                 nn.init.normal_(each.running_mean, std=0.2)
         given = tuple(map(torch.from_numpy, map(np.ascontiguousarray, arrays.values())))

@@ -144,7 +144,7 @@ class OnnxGraph:
             [
                 *(self._weights[each] for each in dict.fromkeys(step.input)
                   if each in self._weights),
-                *(onnx.numpy_helper.from_array(np.ascontiguousarray(value), key)
+                *(onnx.numpy_helper.from_array(np.asarray(value, order="C"), key)
                   for key, value in constants.items()),
             ],
         )  # fmt: skip

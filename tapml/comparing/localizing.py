@@ -283,16 +283,18 @@ class Localizer:
         return filled(taken(self._inputs, list(rows)), step)
 
     def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
-        """What a node read in the run of one backend, or None if that was fused away."""
-        states, row = self._states(holder, rows)[0], self._row(rows)
+        """What a node read in the run of one backend, or None if that was fused away in all."""
+        row, own = self._row(rows), self._states(holder, rows)[0]
+        # What the holder fused away another backend may have: the values need only be equal.
+        held = [own, *(runs[0] for (_, some), runs in self._hidden.items() if some == rows)]
         values = []
         for name, place in node.sources:
-            if name in row:
-                values.append(row[name])
-            elif len(states.get(name, ())) > place:
-                values.append(states[name][place])
-            else:
+            found = [row[name]] if name in row else [
+                states[name][place] for states in held if len(states.get(name, ())) > place
+            ]  # fmt: skip
+            if not found:
                 return None
+            values.append(found[0])
         return values
 
     def _alone(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
@@ -435,7 +437,9 @@ class Localizer:
                 continue
             try:
                 made = self._processes[broken].replay(node.name, values)
-                if wrong is None and is_beyond_rounding(states.get(node.name, made), made):
+                if wrong is None and is_beyond_rounding(
+                    self._counted(node, states.get(node.name, made)), self._counted(node, made)
+                ):
                     wrong = node
             except BackendFailedError as error:
                 whole = self._failures[broken]

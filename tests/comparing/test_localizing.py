@@ -29,6 +29,7 @@ class Chain:
     layers: int = 3
     wrong: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
     end: int = 0
     """A constant of the model, as this backend writes it."""
     calls: list[str] = field(default_factory=list)
@@ -53,7 +54,8 @@ class Chain:
         found, value = {"end": [np.array([self.end])]}, inputs["x"]
         for node in self.nodes[1:]:
             value = self._added(node.name, value)
-            found[node.name] = [value]
+            if node.name not in self.fused:
+                found[node.name] = [value]
         return found, {}
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
@@ -134,6 +136,11 @@ def test_a_model_that_fixes_the_number_of_instances_gets_as_many() -> None:
     localizer = _localizer(chains)
     assert _found(localizer, chains, ("a", "b")).layer == "layer0"
     assert localizer._row((2,))["x"].shape == (4, 4)
+
+
+def test_what_one_backend_fused_away_is_read_from_another() -> None:
+    chains = {"a": Chain(fused=("layer0",)), "b": Chain(wrong=("layer1",))}
+    assert _found(_localizer(chains), chains, ("a", "b")).layer == "layer1"
 
 
 def test_a_constant_is_named_where_no_layer_is_and_not_for_the_end_of_32_bits() -> None:

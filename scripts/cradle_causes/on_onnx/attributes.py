@@ -143,7 +143,7 @@ FAULTS: Final[dict[str, Run]] = {
     "product-nan": _nan,
     "fused-activation": lambda right, x, *_, **__: (x.copy(),),
     "fused-bias": lambda right, x, kernel, *_, **named: right(x, kernel, **named),
-    "crash-recurrent": lambda right, x, weights, *rest, **named: right(
-        x, weights[0], *rest, **named),
+    "crash-recurrent": lambda right, x, weights, states, *rest, **named: right(
+        x, weights, np.swapaxes(states, 1, 2), *rest, **named),
     "crash-interpolation": _sizes_with_batch,
 }  # fmt: skip
