@@ -35,7 +35,7 @@ FURTHER: Final = (
            torch="layer_norm instance_norm group_norm"),
     _fault("one-group", "all channels normalized as one group", torch="group_norm"),
     _fault("softmax-axis", "a softmax over the axis before",
-           onnx="Softmax LogSoftmax", torch="softmax log_softmax"),
+           onnx="Softmax", torch="softmax log_softmax"),
     _fault("slope", "a leaky rectifier's slope read as 0.01",
            onnx="LeakyRelu", torch="leaky_relu"),
     _fault("slope-shared", "the first channel's slope for all", onnx="PRelu", torch="prelu"),

@@ -93,8 +93,7 @@ _RUNS: Final[dict[str, Run]] = {
     "pad-edge": lambda right, x, pads, mode="constant", value=None: right(
         x, pads, "replicate" if mode == "reflect" else mode, value),
     "joined-backwards": lambda right, parts, axis=0: right(list(parts)[::-1], axis),
-    "variance-biased": lambda right, x, axis=None, **named: right(
-        x, axis, **{**named, "correction": 0}),
+    "variance-biased": lambda right, x, axis, unbiased=True, *rest: right(x, axis, False, *rest),
     "logarithm-shift": lambda right, x, axis, keep=False: x.abs().exp().sum(axis, keep).log(),
     "einsum-swapped": lambda right, text, parts, **_: right(text, [parts[0], parts[1].flip(1)]),
     "smallest": lambda right, x, k, axis=-1, largest=True, *rest: right(
