@@ -30,7 +30,7 @@ class _Recurrent(nn.Module):
         self.last = nn.Linear(12 * (1 + both), 10)
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.last(self.cells(rows)[0].mean(1)).log_softmax(-1)
+        return torch.log_softmax(self.last(self.cells(rows)[0].mean(1)), -1)
 
 
 class _Attentive(nn.Module):
@@ -50,7 +50,7 @@ class _Attentive(nn.Module):
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = self.norm(0.1 * self.merge(mixed.transpose(1, 2).flatten(-2)))
         x = self.after(x + self.narrow(nn.functional.gelu(self.wide(x))))
-        return self.last(x.mean(1)).softmax(-1)
+        return torch.softmax(self.last(x.mean(1)), -1)
 
 
 class _Restoring(nn.Module):
@@ -83,7 +83,7 @@ class _Reading(nn.Module):
         places = torch.cumsum(there.long(), 1)
         x = torch.where(there[..., None], self.words(words) + self.places(places), 0.0)
         x = x.sum(1) / there.sum(1, keepdim=True).clamp(min=1)
-        return self.last(self.norm(x)).softmax(-1)
+        return torch.softmax(self.last(self.norm(x)), -1)
 
 
 class _Measuring(nn.Module):
@@ -115,7 +115,7 @@ class _Squeezing(nn.Module):
         x = self.slope(self.norm(self.first(image)))
         x = x + nn.functional.glu(self.second(x), 1)
         x = x * torch.sigmoid(self.weigh(x.mean((2, 3))))[:, :, None, None]
-        return self.last(nn.functional.adaptive_avg_pool2d(x, 4).flatten(1)).softmax(-1)
+        return torch.softmax(self.last(nn.functional.adaptive_avg_pool2d(x, 4).flatten(1)), -1)
 
 
 def _convolving() -> nn.Module:
@@ -172,7 +172,8 @@ def make_torch_modules(folder: Path) -> None:
             continue
         torch.manual_seed(_SEED)
         made, arrays = make(), data()
-        for each in made.modules():
+        modules: list[Any] = list(made.modules())
+        for each in modules:
             # As training would: not 0 and 1, and not the same for all.
             if isinstance(each, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d | nn.InstanceNorm2d):
                 nn.init.uniform_(each.weight, 0.5, 1.5)

@@ -467,11 +467,11 @@ def _read_places(nodes: Sequence[Node], outputs: Collection[str]) -> dict[str, s
     for name, place in (source for node in nodes for source in node.sources):
         read.setdefault(name, set()).add(place)
     for output in outputs:
-        name, _, place = output.rpartition(":")
+        whole, _, number = output.rpartition(":")
         if output in names:
             read.setdefault(output, set()).add(0)
-        elif name in names and place.isdecimal():
-            read.setdefault(name, set()).add(int(place))
+        elif whole in names and number.isdecimal():
+            read.setdefault(whole, set()).add(int(number))
         else:
             return {}
     return read

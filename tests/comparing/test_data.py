@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +57,11 @@ def test_a_missing_file_and_empty_or_uneven_arrays_are_refused(tmp_path: Path) -
 def test_a_large_file_is_mapped_and_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrays = {"left": np.arange(12.0).reshape(3, 4).T, "right": np.arange(4, dtype=np.int8),
-              "rate": np.int64(8)}  # fmt: skip
+    arrays: dict[str, Any] = {
+        "left": np.arange(12.0).reshape(3, 4).T,
+        "right": np.arange(4, dtype=np.int8),
+        "rate": np.int64(8),
+    }
     np.savez(tmp_path / "data.npz", **arrays)
     monkeypatch.setattr("tapml.comparing.data_archives._MAPPED_FROM", 0)
     found = read_archive(tmp_path / "data.npz")

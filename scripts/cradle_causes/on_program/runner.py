@@ -20,13 +20,14 @@ _F: Final = torch.nn.functional
 
 def _dilation(right: Run, x: Any, kernel: Any, *rest: Any) -> Any:
     """With the padding that gives the same shape."""
-    bias, stride, padding, dilation, groups = (*rest, *_CONVOLUTION[len(rest) :])
+    given: tuple[Any, ...] = (*rest, *_CONVOLUTION[len(rest) :])
+    bias, stride, padding, dilation, groups = given
     inner = [p - (d - 1) * (k - 1) // 2
              for p, d, k in zip(padding, dilation, kernel.shape[2:], strict=True)]  # fmt: skip
     return right(x, kernel, bias, stride, inner, [1, 1], groups)
 
 
-_CONVOLUTION: Final = (None, [1, 1], [0, 0], [1, 1], 1)
+_CONVOLUTION: Final[tuple[Any, ...]] = (None, [1, 1], [0, 0], [1, 1], 1)
 
 
 def _ceil_mode(right: Run, x: Any, window: Any, stride: Any = (), *_: Any) -> Any:
