@@ -19,6 +19,7 @@ from scripts.model_set.datasets import digits
 
 _INSTANCES: Final = 12
 _SEED: Final = 7
+_NORMALIZATIONS: Final = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm2d, nn.InstanceNorm2d)
 
 
 class _Recurrent(nn.Module):
@@ -175,12 +176,12 @@ def make_torch_modules(folder: Path) -> None:
         modules: list[Any] = list(made.modules())
         for each in modules:
             # As training would: not 0 and 1, and not the same for all.
-            if isinstance(each, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d | nn.InstanceNorm2d):
+            if type(each) in _NORMALIZATIONS:
                 nn.init.uniform_(each.weight, 0.5, 1.5)
                 nn.init.normal_(each.bias, std=0.2)
             if isinstance(each, nn.PReLU):
                 nn.init.uniform_(each.weight, 0.1, 0.9)
-            if isinstance(each, nn.BatchNorm2d):
+            if getattr(each, "running_var", None) is not None:
                 nn.init.uniform_(each.running_var, 1e-3, 0.1)
                 nn.init.normal_(each.running_mean, std=0.2)
         given = tuple(map(torch.from_numpy, map(np.ascontiguousarray, arrays.values())))
