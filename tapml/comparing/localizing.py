@@ -39,6 +39,8 @@ _LEAST_HELD: Final = 2
 _Hidden = Mapping[str, list[Array]]
 _Rows = tuple[int, ...]
 """The instances that are run together."""
+_Holders = tuple[str, ...]
+"""The backend whose run gave each source of a node; empty for an input of the model."""
 
 
 class Localizer:
@@ -73,7 +75,7 @@ class Localizer:
         self._layers = layers
         self._hidden: dict[tuple[str, _Rows], tuple[_Hidden, ...]] = {}
         self._single: dict[str, dict[str, Array]] = {}
-        self._replayed: dict[tuple[str, str, str, _Rows], list[Array] | None] = {}
+        self._replayed: dict[tuple[str, str, _Holders, _Rows], list[Array] | None] = {}
         self._replayed_bytes = 0
         self._read: dict[str, set[int]] = {}
 
@@ -82,7 +84,7 @@ class Localizer:
         self._single.pop(name, None)
         self._hidden = {key: each for key, each in self._hidden.items() if key[0] != name}
         self._replayed = {
-            key: each for key, each in self._replayed.items() if name not in (key[0], key[2])
+            key: each for key, each in self._replayed.items() if name not in (key[0], *key[2])
         }
 
     def inconsistent(
@@ -282,30 +284,45 @@ class Localizer:
         step = next((each for each in steps if each is not None), None)
         return filled(taken(self._inputs, list(rows)), step)
 
-    def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
-        """What a node read in the run of one backend, or None if that was fused away in all."""
-        row, own = self._row(rows), self._states(holder, rows)[0]
+    def _holders(self, node: Node, holder: str, rows: _Rows) -> _Holders | None:
+        """Whose run gives a node its sources, or None if one was fused away in all."""
+        self._states(holder, rows)
         # What the holder fused away another backend may have: the values need only be equal.
-        held = [own, *(runs[0] for (_, some), runs in self._hidden.items() if some == rows)]
-        values = []
-        for name, place in node.sources:
-            found = [row[name]] if name in row else [
-                states[name][place] for states in held if len(states.get(name, ())) > place
+        others = (name for name, some in self._hidden if some == rows and name != holder)
+        names = [holder, *others]
+        found = []
+        for source, place in node.sources:
+            given = [""] if source in self._inputs else [
+                name for name in names
+                if len(self._hidden[name, rows][0].get(source, ())) > place
             ]  # fmt: skip
-            if not found:
+            if not given:
                 return None
-            values.append(found[0])
-        return values
+            found.append(given[0])
+        return tuple(found)
+
+    def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
+        """What a node read, in the runs of its :meth:`_holders`; None without them."""
+        holders = self._holders(node, holder, rows)
+        if holders is None:
+            return None
+        row = self._row(rows)
+        return [
+            self._hidden[name, rows][0][source][place] if name else row[source]
+            for name, (source, place) in zip(holders, node.sources, strict=True)
+        ]
 
     def _alone(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
         """What a backend makes of a node on the holder's values; None where it cannot."""
-        key = name, node.name, holder, rows
+        holders = self._holders(node, holder, rows)
+        if holders is None:
+            return None
+        # By all whose values these are: a later pair may read what this holder lacks elsewhere.
+        key = name, node.name, holders, rows
         if key not in self._replayed:
-            values = self._sources(node, holder, rows)
             try:
-                self._replayed[key] = (
-                    None if values is None else self._processes[name].replay(node.name, values)
-                )
+                values = self._sources(node, holder, rows)
+                self._replayed[key] = self._processes[name].replay(node.name, values or ())
             except BackendFailedError:
                 self._replayed[key] = None
             made = self._replayed[key]

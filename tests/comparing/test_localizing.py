@@ -143,6 +143,19 @@ def test_what_one_backend_fused_away_is_read_from_another() -> None:
     assert _found(_localizer(chains), chains, ("a", "b")).layer == "layer1"
 
 
+def test_a_layer_alone_reads_equal_values_though_who_held_them_is_forgotten() -> None:
+    """What layer 3 reads in a is b's in the first pair, and then c's."""
+    chains = {
+        "a": Chain(4, fused=("layer2",)),
+        "b": Chain(4, wrong=("layer1", "layer2")),
+        "c": Chain(4, wrong=("layer0",), fails=("layer0",)),
+    }
+    localizer = _localizer(chains)
+    _found(localizer, chains, ("a", "b"))
+    localizer.forget("b")
+    assert _found(localizer, chains, ("a", "c")).layer == ""
+
+
 def test_a_constant_is_named_where_no_layer_is_and_not_for_the_end_of_32_bits() -> None:
     largest, wrong = 2**63 - 1, ("layer1",)
     for end, layers, expected in (
