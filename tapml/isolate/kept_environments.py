@@ -39,6 +39,7 @@ _MOST_VERSIONS: Final = 12
 _NUMPY_1: Final = "compiled using NumPy 1.x cannot be run in"
 _FULL: Final = "No space left on device"
 _RETRYING: Final = "WARNING: Retrying "
+_ERROR: Final = "ERROR:"
 _SHOWN: Final = ("Collecting ", "Downloading ", "Installing ", "Building ")
 Said = Callable[[str], None]
 
@@ -248,9 +249,11 @@ class _Following:
 
 
 def _errors(last: Sequence[str]) -> str:
-    """What pip said last, without its marks; of many versions the last ones."""
-    marked = [each.partition("ERROR:")[2].strip() for each in last if each.startswith("ERROR:")]
-    said = (marked or [*last, "it said nothing"])[0]
+    """The error that venv or pip named first, else its last line; of many versions the last."""
+    marked = [each[len(_ERROR) :].strip() for each in last if each.upper().startswith(_ERROR)]
+    # Of a traceback the last line says what happened.
+    named = [each for each in marked if not each.endswith(":")]
+    said = (named or ["it said nothing", *last][-1:])[0]
     before, _, versions = said.partition("from versions: ")
     known = versions.rstrip(")").split(", ")
     if len(known) > _MOST_VERSIONS:

@@ -79,6 +79,9 @@ def test_half_precision_rounds_more_coarsely() -> None:
     assert not is_beyond_rounding([brain], [low])
     assert is_beyond_rounding([exact], [brain * 1.1])
     assert is_beyond_rounding([exact], [exact * np.float32(1.001)])
+    # Three fractions tell nothing of the side that has no more.
+    few = np.array([0.5, 1.25, -2.125, 3.0], np.float32)
+    assert not is_beyond_rounding([few + np.float32([0, 0, 0, 2.0**-6])], [few])
     # One side alone computes more coarsely than the model asks.
     assert is_beyond_rounding([brain], [exact])
     assert not is_beyond_rounding([exact.astype(np.float16)], [exact * np.float32(1.0005)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tapml.isolate import kept_environments
-from tapml.isolate.kept_environments import _Following, kept_environment
+from tapml.isolate.kept_environments import _errors, _Following, kept_environment
 from tapml_targets.errors import SetupError
 from tests.isolate.wheels import write_wheel
 
@@ -87,6 +87,21 @@ def test_an_index_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch
         kept_environment(["tinylib==1.0"]),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["Traceback (most recent call last):", 'File "x"', "OSError: no"], "OSError: no"),
+        (["ERROR: Exception:", "Traceback (most recent call last):", "OSError: no"], "OSError: no"),
+        (["Collecting it", "error: metadata-generation-failed", "hint: see above"],
+         "metadata-generation-failed"),
+        (["ERROR: No versions of it.", "ERROR: No distribution"], "No versions of it"),
+        ([], "it said nothing"),
+    ],
+)  # fmt: skip
+def test_the_line_that_says_what_failed_is_shown(lines: list[str], said: str) -> None:
+    assert _errors(lines) == said
 
 
 def test_what_was_built_for_numpy_1_gets_numpy_1(tmp_path: Path) -> None:
