@@ -81,7 +81,8 @@ def test_half_precision_rounds_more_coarsely() -> None:
     assert is_beyond_rounding([exact], [exact * np.float32(1.001)])
     # Three fractions tell nothing of the side that has no more.
     few = np.array([0.5, 1.25, -2.125, 3.0], np.float32)
-    assert not is_beyond_rounding([few + np.float32([0, 0, 0, 2.0**-6])], [few])
+    more = np.array([0.5, 1.25, -2.125, 3 + 2.0**-6], np.float32)
+    assert not is_beyond_rounding([more], [few])
     # One side alone computes more coarsely than the model asks.
     assert is_beyond_rounding([brain], [exact])
     assert not is_beyond_rounding([exact.astype(np.float16)], [exact * np.float32(1.0005)])
