@@ -3,12 +3,16 @@
     python3 scripts/compare_causes.py FOLDER                      FOLDER is that of
                                                                   compare_model_set.py
     python3 scripts/compare_causes.py FOLDER --only 'lenet*'      some of the models, --minutes 5
+    python3 scripts/compare_causes.py FOLDER --further            other faults, in ONNX graphs and
+                                                                  torch modules, which it makes
     python3 scripts/compare_causes.py FOLDER --table              the table of what is there, into
-                                                                  docs/compare.md
+                                                                  docs/compare.md; with --further
+                                                                  that of the other faults
 
 Two healthy backends and a faulty one run each model: are the faulty pairs detected, by which tier,
 and is the first node the culprit? The patches themselves write down where they changed a value.
-What was studied is kept in FOLDER/causes; `tapml compare --calibrate FOLDER/causes` reads it. A
+What was studied is kept in FOLDER/causes, or in FOLDER/further;
+`tapml compare --calibrate FOLDER/causes` reads it. A
 model's causes are kept one by one, so that a run that was interrupted goes on where it was. Exit
 code 1: a fault was missed, or laid at another node.
 """
@@ -32,10 +36,11 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from scripts.cradle_causes import on_numpy, on_onnx, on_torch  # noqa: E402
+from scripts.cradle_causes import on_numpy, on_onnx, on_program, on_torch  # noqa: E402
 from scripts.cradle_causes.causes import CAUSES, Cause  # noqa: E402
+from scripts.cradle_causes.further import FURTHER  # noqa: E402
 from scripts.cradle_causes.patches import ACTED  # noqa: E402
-from scripts.cradle_causes.table import misses, write_table  # noqa: E402
+from scripts.cradle_causes.table import misses, write_further, write_table  # noqa: E402
 from tapml.backends.child import JOBS  # noqa: E402
 from tapml.backends.finding import Backend, find_backend  # noqa: E402
 from tapml.backends.runner import Array  # noqa: E402
@@ -58,13 +63,16 @@ from tapml.isolate.pool import Pool  # noqa: E402
 HEALTHY: Final = {
     ".keras": ("keras-openvino", "keras-tensorflow"),
     ".onnx": ("onnxruntime", "openvino", "onnxruntime:disabled"),
+    ".module": ("torch-compile:aot-eager", "onnxruntime", "openvino", "tvm"),
 }
 _HELD: Final = 2
 # What the faults are planted in.
 _PATCHED: Final = {
     ".keras": lambda: find_backend("keras-numpy"),
     ".onnx": lambda: Backend("the reference", on_onnx.__name__, on_onnx.DESCRIPTION),
+    ".module": lambda: Backend("the program", on_program.__name__, on_program.DESCRIPTION),
 }
+_PACKAGES: Final = {".keras": on_numpy, ".onnx": on_onnx, ".module": on_program}
 
 
 class LeftOutError(Exception):
@@ -79,39 +87,52 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--minutes", type=float, default=1e6, metavar="M", help="begin no cause after that"
     )
+    parser.add_argument(
+        "--further", action="store_true", help="faults beside CRADLE's, see scripts/cradle_causes"
+    )
     parser.add_argument("--table", action="store_true", help="only write docs/compare.md")
     options = parser.parse_args(arguments)
     os.nice(max(0, 10 - os.nice(0)))
-    results = options.folder / "causes"
-    results.mkdir(exist_ok=True)
+    results = options.folder / ("further" if options.further else "causes")
+    results.mkdir(parents=True, exist_ok=True)
     if not options.table:
-        _study_all(options.folder, results, options.only, time.monotonic() + 60 * options.minutes)
+        until = time.monotonic() + 60 * options.minutes
+        _study_all(options.folder, results, options.only, until, further=options.further)
     studied = [json.loads(each.read_text("utf-8")) for each in sorted(results.glob("*.json"))]
     if options.table:
-        write_table(ROOT / "docs" / "compare.md", studied)
+        write = write_further if options.further else write_table
+        write(ROOT / "docs" / "compare.md", studied)
     for line in misses(studied):
         print(f"missed: {line}")
     return 1 if misses(studied) else 0
 
 
-def _study_all(folder: Path, results: Path, only: str, until: float) -> None:
+def _study_all(folder: Path, results: Path, only: str, until: float, *, further: bool) -> None:
     """Study the models that match and are not studied yet, the smallest first."""
+    suffixes = {".onnx", ".module"} if further else {".onnx", ".keras"}
+    if further:
+        from scripts.model_set.torch_modules import make_torch_modules
+
+        make_torch_modules(folder)
     with Pool(JOBS) as pool:
-        models = [each for each in folder.iterdir() if each.suffix in HEALTHY]
+        models = [each for each in folder.iterdir() if each.suffix in suffixes]
         for model in sorted(models, key=lambda each: each.stat().st_size):
             file = results / f"{model.stem}.json"
             if file.exists() or "." in model.stem or not fnmatchcase(model.stem, only):
                 continue
             parts = results / "parts" / model.stem
             try:
-                found = study(model, read_data(model.with_suffix(".npz")), pool, parts, until=until)
+                found = study(
+                    model, read_data(model.with_suffix(".npz")), pool, parts,
+                    FURTHER if further else CAUSES, until=until,
+                )  # fmt: skip
             except LeftOutError as error:
                 print(f"{model.stem}: left out, as {error}", flush=True)
                 continue
             if found is None:
                 return
             write_json(file, found)
-            shutil.rmtree(parts)
+            shutil.rmtree(parts, ignore_errors=True)
             planted = [each for each in found["pairs"] if each["cause"]]
             print(f"{model.stem}: {len(planted)} faulty pairs, {len(misses([found]))} missed",
                   flush=True)  # fmt: skip
@@ -142,7 +163,6 @@ def study(
         If backends part without a fault, or do not run the model.
     """
     parts.mkdir(parents=True, exist_ok=True)
-    of_onnx = model.suffix == ".onnx"
     processes: dict[str, BackendProcess] = {}
     outputs: dict[str, dict[str, Array]] = {}
     failures: dict[str, Failure] = {}
@@ -169,7 +189,7 @@ def study(
             write_json(whole, to_strict(document))
         kinds = {each.kind for each in next(iter(processes.values())).nodes}
         acting = [each for each in causes
-                  if not kinds.isdisjoint(each.onnx if of_onnx else each.kinds)]  # fmt: skip
+                  if not kinds.isdisjoint(each.acts_on(model.suffix))]  # fmt: skip
         for cause in acting:
             file = parts / f"{cause.name}.json"
             if file.exists():
@@ -209,11 +229,10 @@ def _planted(
     """The pairs of one cause, and the backends of it that failed."""
     processes, outputs = healthy.processes, healthy.outputs
     beside = tuple(processes)
-    of_onnx = model.suffix == ".onnx"
     acted = scratch / "acted.txt"
     acted.unlink(missing_ok=True)
-    everywhere = cause.everywhere and not of_onnx
-    packages = [on_numpy, on_torch] if everywhere else [on_onnx if of_onnx else on_numpy]
+    everywhere = cause.everywhere and model.suffix == ".keras"
+    packages = [on_numpy, on_torch] if everywhere else [_PACKAGES[model.suffix]]
     faulty = [_faulty(each, cause, acted, model, pool) for each in packages]
     names = [each.backend.text for each in faulty]
     try:
@@ -236,7 +255,8 @@ def _planted(
             outputs.pop(name, None)
             localizer.forget(name)
         acted.unlink(missing_ok=True)
-    planted = {"cause": cause.name, "truth": True, "acted": order, "ended": ended}
+    planted = {"cause": cause.name, "truth": True, "acted": order, "ended": ended,
+               "fused": cause.fused}  # fmt: skip
     return {
         "pairs": [each | planted for each in found if order],
         "backends": [

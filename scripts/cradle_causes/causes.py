@@ -29,6 +29,10 @@ class Cause:
         Whether it is a bug of Keras, so that every backend has it.
     onnx
         Operators of ONNX that it can act on; empty for none.
+    torch
+        PyTorch's operations that it can act on.
+    fused
+        Whether it is one of layers together: alone each of them is right.
     """
 
     name: str
@@ -37,6 +41,12 @@ class Cause:
     root: str = ""
     everywhere: bool = False
     onnx: tuple[str, ...] = ()
+    torch: tuple[str, ...] = ()
+    fused: bool = False
+
+    def acts_on(self, suffix: str) -> tuple[str, ...]:
+        """The layers or operators of a model that it can act on."""
+        return {".keras": self.kinds, ".onnx": self.onnx, ".module": self.torch}[suffix]
 
 
 CAUSES: Final = (

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.cradle_causes.causes import CAUSES
+from scripts.cradle_causes.causes import CAUSES, Cause
+from scripts.cradle_causes.further import FURTHER
+from tapml.comparing.result import NOT_FAULTS
 
 BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --table writes from here -->"
 END: Final = "<!-- end of the causes -->"
 ONNX_BEGIN: Final = "<!-- of ONNX models, from here -->"
 ONNX_END: Final = "<!-- end of the causes on ONNX models -->"
+FURTHER_BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --further --table, from here -->"
+FURTHER_END: Final = "<!-- end of the further faults -->"
 
 
 def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
@@ -30,7 +34,12 @@ def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _is_exact(pair: dict[str, Any]) -> bool:
-    """Whether the layer is the first where the patch acted, or where it ended the run."""
+    """Whether the layer is the first where the patch acted, or where it ended the run.
+
+    A fault of layers together has none: then the backend that compiles wrongly must be blamed.
+    """
+    if pair.get("fused"):
+        return not pair["layer"] and (pair["blamed"] or "").startswith("on_")
     return pair["layer"] in [pair["acted"][0], *pair.get("ended", ())]
 
 
@@ -51,10 +60,31 @@ def write_table(page: Path, studied: Sequence[dict[str, Any]]) -> None:
     others = [each for each in studied if not _is_onnx(each)]
     for begin, end, some in ((BEGIN, END, others), (ONNX_BEGIN, ONNX_END, of_onnx)):
         if some:
-            before, _, rest = text.partition(begin)
-            _, _, after = rest.partition(end)
-            text = f"{before}{begin}\n\n{table(some)}\n{end}{after}"
+            text = _between(text, begin, end, table(some))
     page.write_text(text, encoding="utf-8")
+
+
+def write_further(page: Path, studied: Sequence[dict[str, Any]]) -> None:
+    """Put the table of the further faults between its marks of a page."""
+    clean = [pair for each in studied for pair in each["pairs"] if not pair["cause"]]
+    accused = sum(each["status"] not in NOT_FAULTS for each in clean)
+    of_torch = sum(_is_torch(each) for each in studied)
+    said = (f"{len(studied)} models, {of_torch} of them torch modules. {len(clean)} pairs have no "
+            f"fault, and {accused} of them are accused.\n\n")  # fmt: skip
+    text = _between(page.read_text("utf-8"), FURTHER_BEGIN, FURTHER_END,
+                    said + table(studied, FURTHER))  # fmt: skip
+    page.write_text(text, encoding="utf-8")
+
+
+def _between(text: str, begin: str, end: str, put: str) -> str:
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{put}\n{end}{after}"
+
+
+def _is_torch(document: dict[str, Any]) -> bool:
+    return any(name.startswith("on_program") for pair in document["pairs"]
+               for name in pair["backends"])  # fmt: skip
 
 
 def _is_onnx(document: dict[str, Any]) -> bool:
@@ -62,7 +92,7 @@ def _is_onnx(document: dict[str, Any]) -> bool:
                for name in pair["backends"])  # fmt: skip
 
 
-def table(studied: Sequence[dict[str, Any]]) -> str:
+def table(studied: Sequence[dict[str, Any]], causes: Sequence[Cause] = CAUSES) -> str:
     """A row for each cause: models, pairs, what each tier detects, and where it is laid."""
     lines = [
         "| cause | models | pairs | detected | elementwise | D_CLASS ≥ 8 | D_MAD ≥ 0.2 | "
@@ -71,7 +101,7 @@ def table(studied: Sequence[dict[str, Any]]) -> str:
     ]
     rows: list[list[str]] = []
     everything: list[dict[str, Any]] = []
-    for cause in CAUSES:
+    for cause in causes:
         pairs = [pair | {"model": each["model"]} for each in studied for pair in each["pairs"]
                  if pair["cause"] == cause.name]  # fmt: skip
         if pairs:

@@ -135,6 +135,10 @@ def find_backend(text: str) -> Backend:
             description = describe(owner)
             if description.claims is not None and description.claims(text):
                 return Backend(text, package, description, text)
+            if match and match["version"] is not None and description.claims is not None and (
+                description.claims(name)
+            ):  # fmt: skip
+                raise InputError(f"{name} is a device, which has no version: write {name}")
         raise InputError(
             f"no backend is named {name!r}; there are {', '.join(backends())}, and devices such as "
             f"{DEFAULT_PLATFORM}:0 and tcp://HOST:PORT"

@@ -91,20 +91,28 @@ class OnnxGraph:
 
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
+        reached = self._reached()
+        model.graph.output.extend(
+            onnx.ValueInfoProto(name=name)
+            for names in self.values().values()
+            for name in names
+            if name not in self.outputs and (name in reached or not computed)
+        )
+        return model
+
+    def _reached(self) -> set[str]:
+        """The values that inputs reach; the others are constants."""
         reached = {each.name for each in self.inputs()}
         for name, names in self.values().items():
             step = self._steps[name]
             if step.op_type not in _OF_SHAPES and not reached.isdisjoint(_reads(step)):
                 reached.update(names)
-            elif computed:
-                continue
-            model.graph.output.extend(
-                onnx.ValueInfoProto(name=name) for name in names if name not in self.outputs
-            )
-        return model
+        return reached
 
     def alone(self, name: str, inputs: Sequence[Array]) -> tuple[Any, dict[str, Array]]:
         """A model of one node, and its inputs by name.
+
+        What no input of the whole model reaches stays a constant: libraries ask that of a size.
 
         Raises
         ------
@@ -120,6 +128,8 @@ class OnnxGraph:
             )
         sources = [each for each in step.input if each and each in self._made()]
         given = dict(zip(sources, inputs, strict=True))
+        reached = self._reached()
+        constants = {key: given.pop(key) for key in sources if key in given and key not in reached}
         helper = onnx.helper
         graph = helper.make_graph(
             [step],
@@ -131,8 +141,13 @@ class OnnxGraph:
                 for each, value in given.items()
             ],
             [onnx.ValueInfoProto(name=each) for each in _outputs_of(step)],
-            [self._weights[each] for each in dict.fromkeys(step.input) if each in self._weights],
-        )
+            [
+                *(self._weights[each] for each in dict.fromkeys(step.input)
+                  if each in self._weights),
+                *(onnx.numpy_helper.from_array(np.asarray(value, order="C"), key)
+                  for key, value in constants.items()),
+            ],
+        )  # fmt: skip
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )

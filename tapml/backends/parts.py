@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from tapml.backends.runner import Array, Input, Node, to_plain
-from tapml.backends.steps import in_steps, step_of
+from tapml.backends.steps import filled, in_steps, step_of
 from tapml_targets.errors import UnsupportedOperatorError
 
 PROGRAM_FOLDER: Final = "config.json"
@@ -119,7 +119,9 @@ class PartsRunner:
                 prepared.append(self._prepare(self._graph, part, step))
             return [to_plain(each) for each in prepared[0](step)]
 
-        values = in_steps(run, inputs, self._step or self._free_step)
+        # Of a model that fixes their number all rows stay: its nodes take no fewer alone.
+        given = filled(inputs, self._step)
+        values = in_steps(run, given, self._step or self._free_step)
         return self._graph.by_node(dict(zip(self._graph.names_of(part), values, strict=True)))
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:

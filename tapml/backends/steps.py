@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tapml.backends.runner import Array, Input
 from tapml_targets.errors import UnsupportedOperatorError
 
+WINDOW_BYTES: Final = 64 << 20
+"""Of inputs that are run at once: what a model makes of them may be a hundred times as large."""
+
 
 def step_of(inputs: Sequence[Input]) -> int | None:
     """Instances of one call, where the model fixes them."""
     return next((each.shape[0] for each in inputs if each.shape), None)
+
+
+def window_of(inputs: Mapping[str, Array], step: int | None) -> int | None:
+    """How many instances are run at once, where all of them would take too much memory.
+
+    A multiple of the `step` that a model takes.
+
+    Examples
+    --------
+    >>> window_of({"x": np.broadcast_to(np.float32(0), (500, 3, 224, 224))}, None)
+    111
+    """
+    count, size = instances(inputs), sum(each.nbytes for each in inputs.values())
+    if size <= WINDOW_BYTES:
+        return None
+    most = max(1, WINDOW_BYTES * count // size)
+    return most if step is None else max(1, most // step) * step
 
 
 def instances(inputs: Mapping[str, Array]) -> int:

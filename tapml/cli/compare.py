@@ -243,8 +243,10 @@ def run(arguments: argparse.Namespace) -> int:
 
         accepted = read_baseline(arguments.baseline)
     names = _names(arguments)
-    if arguments.output is not None:
-        writable_folder(arguments.output)
+    for folder in filter(None, (arguments.output, arguments.outputs)):
+        writable_folder(folder)
+    if arguments.write_baseline is not None:
+        writable_folder(arguments.write_baseline.parent)
     with watch(quiet=arguments.quiet or arguments.json) as watcher:
         comparison = compare(
             arguments.model,
@@ -345,6 +347,11 @@ def _gate(comparison: Comparison, accepted: Baseline | None, written: Path | Non
         return comparison.exit_code
     from tapml.comparing.baseline import new_findings
 
+    compared = {frozenset(pair.backends) for pair in comparison.pairs}
+    for each in accepted.pairs:
+        if frozenset(each.backends) not in compared:
+            print(f"not compared: {' / '.join(each.backends)}, which the baseline has",
+                  file=sys.stderr)  # fmt: skip
     lines = new_findings(comparison, accepted)
     for line in lines:
         print(f"new: {line}", file=sys.stderr)
@@ -366,9 +373,13 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from tapml.comparing.tokens import tokens_of
+
     console = Console(highlight=False, emoji=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("pair", "verdict", "first layer", "blamed", "deviation"):
+    of_tokens = any("KL" in pair.metrics for pair in comparison.pairs)
+    more = ("KL", "same token first") if of_tokens else ()
+    for title in ("pair", "verdict", "first layer", "blamed", "deviation", *more):
         table.add_column(title, overflow="fold")
     for pair in comparison.pairs:
         style = "green" if pair.status == "agree" else "red"
@@ -380,6 +391,7 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
             Text(layer),
             Text(pair.blamed or "-"),
             Text("-" if largest is None else f"{largest:.1e}"),
+            *(map(Text, tokens_of(pair.metrics)) if of_tokens else ()),
         )
     console.print(table)
     if comparison.unread:

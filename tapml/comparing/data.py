@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +11,13 @@ import numpy as np
 
 from tapml.backends.runner import Array, Input
 from tapml.backends.steps import instances
-from tapml.comparing.data_folders import CLASSES, fitted, read_array, read_folder
-from tapml.comparing.texts import ENDING, read_texts, to_tokens
+from tapml.comparing.data_archives import read_archive
+from tapml.comparing.data_folders import CLASSES, LARGEST_BYTES, fitted, read_array, read_folder
+from tapml.comparing.texts import ENDING, check_tokens, read_texts, to_tokens
 from tapml_targets.errors import InputError
 
 LABELS: Final = "y"
 SINGLE_INPUT: Final = "x"
-_LARGEST_BYTES: Final = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,11 @@ class Data:
         return len(self.texts) or instances(self.arrays)
 
     def in_tokens(self, model: Path) -> Data:
-        """Texts in the tokens of a model's folder; other data as it is."""
+        """Texts in the tokens of a model's folder; other data as it is.
+
+        Raises InputError for tokens or masks that do not fit.
+        """
+        check_tokens(self.arrays, model)
         return replace(self, arrays=to_tokens(self.texts, model)) if self.texts else self
 
     def for_inputs(self, inputs: Sequence[Input]) -> dict[str, Array]:
@@ -90,7 +93,13 @@ def _fitting(expected: Input, array: Array) -> Array:
             f"the input {expected.name!r} expects {expected.dtype}, found {array.dtype}; "
             "convert the array"
         )
-    return np.asarray(array, dtype=_PLAIN.get(expected.dtype, expected.dtype), order="C")
+    dtype = np.dtype(_PLAIN.get(expected.dtype, expected.dtype))
+    if array.dtype != dtype and array.size * dtype.itemsize > LARGEST_BYTES:
+        raise InputError(
+            f"the array for {expected.name!r} is of {array.dtype}, and too large to be converted "
+            f"to {dtype} in memory; save it so"
+        )
+    return np.asarray(array, dtype=dtype, order="C")
 
 
 # NumPy has no such dtype: the backend converts.
@@ -119,18 +128,7 @@ def read_data(path: Path) -> Data:
     if path.is_dir():
         arrays, images = read_folder(path)
         return replace(make_data(arrays), images=images)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(each.file_size for each in archive.infolist())
-        if size > _LARGEST_BYTES:
-            raise InputError(f"{path} unpacks to {size} bytes; expected at most {_LARGEST_BYTES}")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path} is no .npz file of numbers ({error})") from error
-    return make_data(arrays)
+    return make_data(read_archive(path))
 
 
 def make_data(arrays: Mapping[str, Any]) -> Data:
@@ -143,6 +141,8 @@ def make_data(arrays: Mapping[str, Any]) -> Data:
         if each.size == 0 or (each.ndim == 0 and name == LABELS):
             raise InputError(f"the array {name!r} of shape {each.shape} holds no instance")
     labels = found.pop(LABELS, None)
+    if labels is not None and not np.isfinite(labels).all():
+        raise InputError(f"the labels {LABELS} hold NaN or Inf; expected classes or targets")
     if not found:
         raise InputError(
             f"the data has no inputs; expected arrays named as them, or {SINGLE_INPUT}"

@@ -125,13 +125,11 @@ def _image(file: Path, image: Any) -> Array:
 
 
 def read_array(file: Path) -> Array:
-    """A ``.npy`` file. Raises InputError if it cannot be read as one, or is too large."""
+    """A ``.npy`` file, mapped. Raises InputError if it cannot be read as one."""
     try:
         found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{file} is no .npy file of numbers ({error})") from error
-    if found.nbytes > LARGEST_BYTES:
-        raise InputError(f"{file} takes {found.nbytes} bytes; expected at most {LARGEST_BYTES}")
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapml.backends.runner import Array
+from tapml.backends.steps import in_steps, step_of, window_of
 from tapml.comparing.data import Data
 from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
 from tapml.comparing.result import BackendResult
@@ -23,8 +24,8 @@ from tapml.comparing.stored import (
 )
 from tapml.comparing.texts import read_tokens
 from tapml.comparing.tokens import without_padding
-from tapml.runs.phases import Phases
-from tapml_targets.errors import InputError
+from tapml.runs.phases import Phase, Phases
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 
 @dataclass
@@ -140,7 +141,7 @@ def extract(
                     process.load()
                 found.inputs = data.for_inputs(process.inputs)
                 found.outputs[name] = (
-                    _run(process, found.inputs, data) if stored is None else stored
+                    _run(process, found.inputs, data, phase) if stored is None else stored
                 )
             failure = found.failures.get(name)
             if keeping is not None and stored is None:
@@ -160,9 +161,25 @@ def extract(
     return found
 
 
-def _run(process: BackendProcess, inputs: Mapping[str, Array], data: Data) -> dict[str, Array]:
+def _run(
+    process: BackendProcess, inputs: Mapping[str, Array], data: Data, phase: Phase
+) -> dict[str, Array]:
+    """What a backend makes of all instances, which it gets a window at a time."""
     _, mask = read_tokens(data.arrays)
-    return {name: without_padding(each, mask) for name, each in process.run(inputs).items()}
+    names: list[str] = []
+    window = window_of(inputs, step_of(process.inputs))
+    done = 0
+
+    def run(some: Mapping[str, Array]) -> list[Array]:
+        nonlocal done
+        found = process.run(some)
+        names[:] = found
+        done += window or len(data)
+        phase.progress(min(done, len(data)), len(data))
+        return list(found.values())
+
+    values = in_steps(run, inputs, window)
+    return {name: without_padding(each, mask) for name, each in zip(names, values, strict=True)}
 
 
 @contextmanager
@@ -171,3 +188,5 @@ def _recorded(name: str, failures: dict[str, Failure]) -> Iterator[None]:
         yield
     except BackendFailedError as error:
         failures[name] = error.failure
+    except UnsupportedOperatorError as error:  # Outputs of windows that do not fit together.
+        failures[name] = Failure("unsupported", str(error))

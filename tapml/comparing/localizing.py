@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from tapml.backends.runner import Array, Node
-from tapml.backends.steps import in_steps, step_of, taken
+from tapml.backends.steps import filled, in_steps, step_of, taken
 from tapml.comparing.data import Data
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
@@ -26,6 +28,7 @@ from tapml.comparing.tokens import without_padding
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _MOST_REPLAYS: Final = 64
+_CRASH: Final = "crash"
 _DRAWING: Final = ("Bernoulli", "Multinomial")
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
@@ -36,6 +39,8 @@ _LEAST_HELD: Final = 2
 _Hidden = Mapping[str, list[Array]]
 _Rows = tuple[int, ...]
 """The instances that are run together."""
+_Holders = tuple[str, ...]
+"""The backend whose run gave each source of a node; empty for an input of the model."""
 
 
 class Localizer:
@@ -70,15 +75,16 @@ class Localizer:
         self._layers = layers
         self._hidden: dict[tuple[str, _Rows], tuple[_Hidden, ...]] = {}
         self._single: dict[str, dict[str, Array]] = {}
-        self._replayed: dict[tuple[str, str, str, _Rows], list[Array] | None] = {}
+        self._replayed: dict[tuple[str, str, _Holders, _Rows], list[Array] | None] = {}
         self._replayed_bytes = 0
+        self._read: dict[str, set[int]] = {}
 
     def forget(self, name: str) -> None:
         """Let go of what is held of a backend: hidden states take gigabytes."""
         self._single.pop(name, None)
         self._hidden = {key: each for key, each in self._hidden.items() if key[0] != name}
         self._replayed = {
-            key: each for key, each in self._replayed.items() if name not in (key[0], key[2])
+            key: each for key, each in self._replayed.items() if name not in (key[0], *key[2])
         }
 
     def inconsistent(
@@ -113,6 +119,7 @@ class Localizer:
         first, second = pair.backends
         states = {name: self._states(name, rows) for name in pair.backends}
         nodes = self._processes[first].nodes
+        self._read = _read_places(nodes, outputs[first])
         unstable = tuple(
             node.name
             for node in nodes
@@ -126,7 +133,8 @@ class Localizer:
             if each.node.name not in unstable and self._differ_alone(each.node, pair, rows)
         ]
         order = {node.name: place for place, node in enumerate(nodes)}
-        guilty.sort(key=lambda node: order[node.name])
+        # A constant that differs explains what the layers after it do not.
+        guilty.sort(key=lambda node: (not node.sources, order[node.name]))
         if guilty:
             pair = replace(
                 pair,
@@ -271,30 +279,50 @@ class Localizer:
         return found
 
     def _row(self, rows: _Rows) -> dict[str, Array]:
-        return taken(self._inputs, list(rows))
+        """As many instances as the model takes: nodes that read an input take no fewer alone."""
+        steps = (step_of(each.inputs) for each in self._processes.values())
+        step = next((each for each in steps if each is not None), None)
+        return filled(taken(self._inputs, list(rows)), step)
+
+    def _holders(self, node: Node, holder: str, rows: _Rows) -> _Holders | None:
+        """Whose run gives a node its sources, or None if one was fused away in all."""
+        self._states(holder, rows)
+        # What the holder fused away another backend may have: the values need only be equal.
+        others = (name for name, some in self._hidden if some == rows and name != holder)
+        names = [holder, *others]
+        found = []
+        for source, place in node.sources:
+            given = [""] if source in self._inputs else [
+                name for name in names
+                if len(self._hidden[name, rows][0].get(source, ())) > place
+            ]  # fmt: skip
+            if not given:
+                return None
+            found.append(given[0])
+        return tuple(found)
 
     def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
-        """What a node read in the run of one backend, or None if that was fused away."""
-        states, row = self._states(holder, rows)[0], self._row(rows)
-        values = []
-        for name, place in node.sources:
-            if name in row:
-                values.append(row[name])
-            elif len(states.get(name, ())) > place:
-                values.append(states[name][place])
-            else:
-                return None
-        return values
+        """What a node read, in the runs of its :meth:`_holders`; None without them."""
+        holders = self._holders(node, holder, rows)
+        if holders is None:
+            return None
+        row = self._row(rows)
+        return [
+            self._hidden[name, rows][0][source][place] if name else row[source]
+            for name, (source, place) in zip(holders, node.sources, strict=True)
+        ]
 
     def _alone(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
         """What a backend makes of a node on the holder's values; None where it cannot."""
-        key = name, node.name, holder, rows
+        holders = self._holders(node, holder, rows)
+        if holders is None:
+            return None
+        # By all whose values these are: a later pair may read what this holder lacks elsewhere.
+        key = name, node.name, holders, rows
         if key not in self._replayed:
-            values = self._sources(node, holder, rows)
             try:
-                self._replayed[key] = (
-                    None if values is None else self._processes[name].replay(node.name, values)
-                )
+                values = self._sources(node, holder, rows)
+                self._replayed[key] = self._processes[name].replay(node.name, values or ())
             except BackendFailedError:
                 self._replayed[key] = None
             made = self._replayed[key]
@@ -346,12 +374,24 @@ class Localizer:
 
     def _differ_alone(self, node: Node, pair: PairResult, rows: _Rows) -> bool:
         first, second = (self._alone(name, node, pair.backends[0], rows) for name in pair.backends)
-        return first is not None and second is not None and is_beyond_rounding(first, second)
+        if first is None or second is None:
+            return False
+        return is_beyond_rounding(self._counted(node, first), self._counted(node, second))
+
+    def _counted(self, node: Node, made: Sequence[Array]) -> list[Array]:
+        """The outputs that something reads: libraries fill the others as they like.
+
+        Which of equal values comes first, for example, is in the second output of a selection.
+        """
+        read = self._read.get(node.name)
+        kept = [each for at, each in enumerate(made) if read is None or at in read]
+        return kept if node.sources else list(map(_in_32_bits, kept))
 
     def _blamed(self, node: Node, pair: PairResult, rows: _Rows) -> str:
         healthy = [name for name in self._processes if name not in self._failures]
         results = {name: self._alone(name, node, pair.backends[0], rows) for name in healthy}
-        ran = {name: each for name, each in results.items() if each is not None}
+        ran = {name: self._counted(node, each) for name, each in results.items()
+               if each is not None}  # fmt: skip
         return _outvoted(ran, pair)
 
     def _without_layer(
@@ -369,7 +409,9 @@ class Localizer:
                 if values.shape[:1] != (len(self._data),):
                     continue  # An output over all instances has none of its own.
                 whole = values[list(rows)]
-                if own and own[0].shape == whole.shape and is_beyond_rounding([whole], [own[0]]):
+                # A model that fixes the number of instances repeats the last.
+                made = [each[: len(rows)] for each in own or () if each.ndim]
+                if made and made[0].shape == whole.shape and is_beyond_rounding([whole], made[:1]):
                     fused.append(name)
                     break
         if len(fused) == 1:
@@ -412,10 +454,14 @@ class Localizer:
                 continue
             try:
                 made = self._processes[broken].replay(node.name, values)
-                if wrong is None and is_beyond_rounding(states.get(node.name, made), made):
+                if wrong is None and is_beyond_rounding(
+                    self._counted(node, states.get(node.name, made)), self._counted(node, made)
+                ):
                     wrong = node
             except BackendFailedError as error:
-                if error.failure.place == self._failures[broken].place:
+                whole = self._failures[broken]
+                # A crash in a compiled graph and one of a layer have other lines of Python.
+                if error.failure.place == whole.place or error.failure.kind == whole.kind == _CRASH:
                     return node
                 if error.failure.kind != "unsupported":
                     first = first or node
@@ -426,6 +472,34 @@ class Localizer:
 
 def _bytes(states: tuple[_Hidden, ...]) -> int:
     return sum(each.nbytes for run in states for outputs in run.values() for each in outputs)
+
+
+def _read_places(nodes: Sequence[Node], outputs: Collection[str]) -> dict[str, set[int]]:
+    """The outputs that nodes read or the model gives, by the node; of others all count.
+
+    Nothing is left out where an output of the model has no node's name: it may be any.
+    """
+    names = {node.name for node in nodes}
+    read: dict[str, set[int]] = {}
+    for name, place in (source for node in nodes for source in node.sources):
+        read.setdefault(name, set()).add(place)
+    for output in outputs:
+        whole, _, number = output.rpartition(":")
+        if output in names:
+            read.setdefault(output, set()).add(0)
+        elif whole in names and number.isdecimal():
+            read.setdefault(whole, set()).add(int(number))
+        else:
+            return {}
+    return read
+
+
+def _in_32_bits(array: Array) -> Array:
+    """A constant with the ends of 32 bits: "up to the end" is the largest number of 64 or 32."""
+    if array.dtype.kind not in "iu" or array.itemsize < 8:
+        return array
+    ends = np.iinfo(np.int32)
+    return np.clip(array, ends.min, ends.max)
 
 
 def _is_another(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from tapml.comparing.localization import NodeDeviation
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
+from tapml.comparing.tokens import tokens_of
 from tapml.report.html import Cell, Section, render_sections
 from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
 from tapml.runs.wording import counted
@@ -33,18 +35,24 @@ def render_comparison(comparison: Comparison) -> str:
         if each.status != "agree"
     ]
     return render_sections(
-        f"{comparison.model} on several backends",
+        f"{Path(comparison.model).name} on several backends",
         headline,
-        [_pairs(comparison), *stories, _backends(comparison)],
+        [_pairs(comparison), *stories, _backends(comparison), _words()],
     )
 
 
 def _pairs(comparison: Comparison) -> Section:
-    columns = ["pair", "verdict", "first layer", "blamed", "instances", "D_CLASS", "D_MAD",
-               "largest deviation"]  # fmt: skip
+    of_tokens = any("KL" in pair.metrics for pair in comparison.pairs)
+    published = (
+        ["largest KL (nats)", "same token first"]
+        if of_tokens
+        else ["largest D_CLASS", "largest D_MAD"]
+    )
+    columns = ["pair", "verdict", "first layer", "blamed", "instances that differ", *published,
+               "largest deviation / scale"]  # fmt: skip
     rows: list[list[Cell]] = []
     for pair in comparison.pairs:
-        tiers = [pair.metrics.get(name, {}) for name in ("D_CLASS", "D_MAD", "elementwise")]
+        tiers = [pair.metrics.get(name, {}).get("largest") for name in ("D_CLASS", "D_MAD")]
         rows.append(
             [
                 " / ".join(pair.backends),
@@ -52,7 +60,8 @@ def _pairs(comparison: Comparison) -> Section:
                 f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-",
                 pair.blamed or "-",
                 f"{pair.metrics['share']:.1%}" if "share" in pair.metrics else "-",
-                *(tier.get("largest") for tier in tiers),
+                *(tokens_of(pair.metrics) if of_tokens else tiers),
+                pair.metrics.get("elementwise", {}).get("largest"),
             ]
         )
     return {"id": "pairs", "title": "Pairs", "table": (columns, rows)}
@@ -83,12 +92,14 @@ def _pair(pair: PairResult, beside: list[str]) -> Section:
     for name in ("D_CLASS", "D_MAD"):
         if name in pair.metrics:
             tier = pair.metrics[name]
-            bins = ", ".join(f"{key}: {number}" for key, number in tier["pattern"].items())
+            bins = ", ".join(
+                f"{number} at {key}" for key, number in tier["pattern"].items() if number
+            )
             facts.append(
                 (
                     name,
-                    f"{counted(tier['triggering'], 'instance')} of at least "
-                    f"{tier['threshold']:g} ({bins})",
+                    f"{counted(tier['triggering'], 'instance')} at {tier['threshold']:g} or more; "
+                    f"all by their distance: {bins}",
                 )
             )
     facts += _of_tokens(pair)
@@ -210,6 +221,22 @@ def _facts(each: NodeDeviation) -> Iterator[tuple[str, str]]:
     yield "scale", f"{each.scale:.3g}"
     if each.highlighted:
         yield "above the third quartile of R_L", ""
+
+
+def _words() -> Section:
+    """What the terms of the page mean."""
+    facts = [
+        ("first layer", "the first one that differs where it runs alone on equal inputs"),
+        ("blamed", "the backend that a majority of all backends disagrees with at that layer"),
+        ("largest deviation / scale", "of one element, over the largest magnitude of its instance"),
+        ("D_CLASS", "how far the two put the right class from each other, from 0 to 16"),
+        ("D_MAD", "how far their distances from the truth are apart, from 0 to 1"),
+        ("δ (MAD)", "the mean absolute deviation of a layer's outputs on the most inconsistent "
+         "instance"),
+        ("R_L", "how much δ grew in a layer, as a multiple of the largest δ that came in"),
+        ("highlighted layer", "R_L is in its largest quarter, which rounding may be as well"),
+    ]  # fmt: skip
+    return {"id": "words", "title": "Words", "facts": facts}
 
 
 def _backends(comparison: Comparison) -> Section:

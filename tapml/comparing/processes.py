@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -162,4 +163,26 @@ def _of_death(error: ChildDiedError) -> Failure:
         return Failure("hang", f"did not finish within {report.deadline_seconds:g} s", "deadline")
     if report.signal_number == signal.SIGKILL:
         return Failure("out of memory", f"the process {report.reason}", "SIGKILL")
-    return Failure("crash", f"the process {report.reason}", report.reason)
+    place, said = _last_words(report.stderr_tail)
+    message = f"the process {report.reason}{f' in {place}' if place else ''}"
+    return Failure("crash", f"{message}{f': {said}' if said else ''}", place or report.reason)
+
+
+_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_STACKS: Final = re.compile(r"^(?:Current thread|Thread 0x)", re.MULTILINE)
+_THROWN: Final = re.compile(r"what\(\):\s*(?P<said>.+)")
+_CURRENT: Final = "\nCurrent thread"
+_FATAL: Final = "Fatal Python error"
+_MOST_CHARACTERS: Final = 200
+
+
+def _last_words(output: str) -> tuple[str, str]:
+    """The innermost line of Python code at a crash, and what a C++ exception or check said."""
+    before, _, stacks = output.partition(_FATAL)
+    # The oldest thread comes last: where a library's own thread crashed, it is what called it.
+    *_, oldest = _STACKS.split(stacks)
+    stack, _, _ = (stacks.partition(_CURRENT)[2] or oldest).partition("\n\n")
+    frame = _FRAME.search(stack)
+    thrown = _THROWN.search(before)
+    place = "" if frame is None else f"{'/'.join(Path(frame['file']).parts[-3:])}:{frame['line']}"
+    return place, "" if thrown is None else thrown["said"].strip()[:_MOST_CHARACTERS]

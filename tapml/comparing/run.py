@@ -303,7 +303,9 @@ def _environment(
         with phases.phase(f"environment of {backend.text}") as phase:
             python = stack.enter_context(
                 kept_environment(
-                    backend.requirements(), said=lambda line: phase.progress(0, detail=line)
+                    backend.requirements(),
+                    imports=tuple(backend.description.packages)[:1],
+                    said=lambda line: phase.progress(0, detail=line),
                 )
             )
             phase.detail = str(python.parent.parent)

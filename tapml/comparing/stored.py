@@ -32,6 +32,7 @@ from tapml_targets.errors import InputError
 _RUNS: Final = "runs"
 _ARRAYS: Final = "arrays"
 _LARGEST_BYTES: Final = 1 << 24
+_WINDOW_BYTES: Final = 64 << 20
 Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -240,7 +241,11 @@ def hash_data(data: Data) -> str:
     arrays = {**data.arrays, **({} if data.labels is None else {"y": data.labels})}
     for name, array in sorted(arrays.items()):
         whole.update(f"{name} {array.dtype.str} {array.shape} {data.images}\n".encode())
-        whole.update(np.ascontiguousarray(array).tobytes())
+        rows = array if array.ndim else array[None]
+        # A mapped array may be larger than the memory.
+        step = max(1, _WINDOW_BYTES * len(rows) // max(1, rows.nbytes))
+        for start in range(0, len(rows), step):
+            whole.update(np.ascontiguousarray(rows[start : start + step]).tobytes())
     return whole.hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -84,14 +84,42 @@ def to_tokens(texts: Sequence[str], model: Path, most: int = MOST_TOKENS) -> dic
 
 def _start_token(model: Path) -> int | None:
     """What the decoder of an encoder-decoder begins with; None for another model."""
-    try:
-        config = json.loads((model / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(config, dict) or config.get("is_encoder_decoder") is not True:
+    config = _config(model)
+    if config.get("is_encoder_decoder") is not True:
         return None
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
     return start if isinstance(start, int) else 0
+
+
+def check_tokens(arrays: Mapping[str, Array], model: Path) -> None:
+    """Raise InputError for tokens that a language model does not have, or a mask unlike them."""
+    size = _vocabulary(model)
+    for name, masked in ((TOKENS, MASK), (WRITTEN, WRITTEN_MASK)):
+        ids, mask = arrays.get(name), arrays.get(masked)
+        if ids is None or ids.dtype.kind not in "iu" or size is None:
+            continue
+        if ids.min() < 0 or ids.max() >= size:
+            raise InputError(
+                f"{name} goes from {ids.min()} to {ids.max()}; {model.name} has {size} tokens, so "
+                f"expected 0 to {size - 1}"
+            )
+        if mask is not None and mask.shape != ids.shape:
+            raise InputError(f"{masked} has the shape {mask.shape}; expected {name}'s, {ids.shape}")
+        if mask is not None and not (np.isin(mask, (0, 1)).all() and mask.any(axis=-1).all()):
+            raise InputError(f"{masked} is 1 at the tokens of a text, one or more, and 0 elsewhere")
+
+
+def _config(model: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((model / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _vocabulary(model: Path) -> int | None:
+    size = _config(model).get("vocab_size")
+    return size if isinstance(size, int) else None
 
 
 def padded(rows: Sequence[Sequence[int]]) -> dict[str, Array]:
@@ -112,6 +140,7 @@ def as_written(tokens: Mapping[str, Array]) -> dict[str, Array]:
 
 def read_tokens(arrays: Mapping[str, Array]) -> tuple[Array | None, Array | None]:
     """The tokens that logits belong to, and their mask: of an encoder-decoder, what it writes."""
-    if WRITTEN in arrays:
-        return arrays[WRITTEN], arrays.get(WRITTEN_MASK)
-    return arrays.get(TOKENS), arrays.get(MASK)
+    name, masked = (WRITTEN, WRITTEN_MASK) if WRITTEN in arrays else (TOKENS, MASK)
+    ids, mask = arrays.get(name), arrays.get(masked)
+    # An input of a module may be called a mask, and be something else.
+    return ids, mask if ids is None or mask is None or mask.shape == ids.shape else None

@@ -7,7 +7,7 @@ two put the same token first; greedy generation parts at the first position wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,14 @@ def as_plain(parting: Parting) -> dict[str, Any]:
         "tokens": list(parting.tokens),
         "margins": list(parting.margins),
     }
+
+
+def tokens_of(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    """A pair's largest divergence in nats, and the share of positions with the same token first."""
+    if "KL" not in metrics:
+        return "-", "-"
+    largest = metrics["KL"]["largest"]
+    return "-" if largest is None else f"{largest:.1e}", f"{metrics['top1']['agreement']:.2%}"
 
 
 def _log_softmax(logits: Array) -> Array:

@@ -20,9 +20,9 @@ import sys
 import sysconfig
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -34,7 +34,12 @@ LARGEST_BYTES: Final = 20 << 30
 """Of all environments together. One that is larger alone is kept until the next is made."""
 MAKING_SECONDS: Final = 3600.0
 _WHOLE: Final = "tapml-environment.json"
-_LAST_LINES: Final = 4
+_LAST_LINES: Final = 40
+_MOST_VERSIONS: Final = 12
+_NUMPY_1: Final = "compiled using NumPy 1.x cannot be run in"
+_FULL: Final = "No space left on device"
+_RETRYING: Final = "WARNING: Retrying "
+_ERROR: Final = "ERROR:"
 _SHOWN: Final = ("Collecting ", "Downloading ", "Installing ", "Building ")
 Said = Callable[[str], None]
 
@@ -43,6 +48,7 @@ Said = Callable[[str], None]
 def kept_environment(
     requirements: Sequence[str],
     *,
+    imports: Sequence[str] = (),
     said: Said = lambda line: None,
     deadline_seconds: float = MAKING_SECONDS,
 ) -> Iterator[Path]:
@@ -55,6 +61,8 @@ def kept_environment(
     ----------
     requirements
         As pip takes them. Equal lists share an environment, in which ranges stay what they were.
+    imports
+        Modules that are tried once it is made: what was built for NumPy 1 gets NumPy 1.
     said
         Receives a line now and then while pip works.
     deadline_seconds
@@ -83,7 +91,7 @@ def kept_environment(
             said("its environment is made, here or by another process")
             _lock(descriptor, fcntl.LOCK_EX)
             if not (folder / _WHOLE).is_file():
-                _make(folder, wanted, said, deadline_seconds)
+                _make(folder, wanted, imports, said, deadline_seconds, descriptor)
             _lock(descriptor, fcntl.LOCK_SH)
         with suppress(OSError):
             os.utime(folder / _WHOLE)
@@ -114,11 +122,18 @@ def _lock(descriptor: int, operation: int) -> None:
         ) from error
 
 
-def _make(folder: Path, requirements: Sequence[str], said: Said, seconds: float) -> None:
+def _make(
+    folder: Path,
+    requirements: Sequence[str],
+    imports: Sequence[str],
+    said: Said,
+    seconds: float,
+    lock: int,
+) -> None:
     try:
         _remove_oldest(folder.parent, spared=folder)
         shutil.rmtree(folder, ignore_errors=True)
-        _install(folder, requirements, said, seconds)
+        _install(folder, requirements, imports, _Following(said, seconds, lock))
         size = sum(each.lstat().st_size for each in folder.rglob("*") if not each.is_dir())
         record = {"requirements": list(requirements), "bytes": size}
         write_atomically(folder / _WHOLE, json.dumps(record).encode())
@@ -129,7 +144,9 @@ def _make(folder: Path, requirements: Sequence[str], said: Said, seconds: float)
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _install(folder: Path, requirements: Sequence[str], said: Said, seconds: float) -> None:
+def _install(
+    folder: Path, requirements: Sequence[str], imports: Sequence[str], following: _Following
+) -> None:
     what = ", ".join(requirements)
     if find_spec("pip") is None:
         raise SetupError(
@@ -138,58 +155,110 @@ def _install(folder: Path, requirements: Sequence[str], said: Said, seconds: flo
         )
     # The base interpreter: an environment that is made from one would point at that one.
     base = Path(getattr(sys, "_base_executable", sys.executable))
-    last = deque[str](maxlen=_LAST_LINES)
-    until = time.monotonic() + seconds
-    venv = [str(base), "-m", "venv", "--without-pip", str(folder)]
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install",
-           "--no-input", "--progress-bar", "off", "--disable-pip-version-check",
-           *requirements]  # fmt: skip
-    for command in (venv, pip):
-        code = _follow(command, until, last, said)
-        if code == 0:
-            continue
-        if time.monotonic() >= until:
-            raise SetupError(
-                f"pip did not install {what} within {seconds:g} s: run it again, it continues with "
-                "what it has downloaded"
-            )
+    python = str(folder / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--no-input",
+           "--progress-bar", "off", "--disable-pip-version-check", *requirements]  # fmt: skip
+    _must(following, [str(base), "-m", "venv", "--without-pip", str(folder)], what)
+    _must(following, pip, what)
+    for module in imports:
+        # Releases from before NumPy 2 do not say that they cannot run with it: they crash.
+        following.run([python, "-c", f"import {module}"])
+        if any(_NUMPY_1 in line for line in following.seen):
+            following.said("a library was built for NumPy 1, which takes the place of NumPy 2")
+            _must(following, [*pip, "numpy<2"], f"{what}, numpy<2")
+            return
+
+
+def _must(following: _Following, command: list[str], what: str) -> None:
+    if following.run(command) == 0:
+        return
+    if time.monotonic() >= following.until:
         raise SetupError(
-            f"an environment with {what} cannot be made: {' / '.join(last)}. Choose a version that "
-            "pip has for this Python, or point PIP_INDEX_URL or PIP_FIND_LINKS to where it is"
+            f"pip did not install {what} within {following.seconds:g} s: run it again, it goes on "
+            "with what it has downloaded"
         )
+    said = _errors(following.seen)
+    if _FULL in said:
+        raise SetupError(
+            f"an environment with {what} cannot be made: {said}; free some space, or choose "
+            "another cache (TAPML_CACHE_DIR)"
+        )
+    raise SetupError(
+        f"an environment with {what} cannot be made: {said}. "
+        + (
+            "Its index cannot be reached: check the network, or PIP_INDEX_URL and PIP_FIND_LINKS"
+            if any(_RETRYING in line for line in following.seen)
+            else "Choose a version that pip has for this Python, or point PIP_INDEX_URL or "
+            "PIP_FIND_LINKS to where it is"
+        )
+    )
 
 
-def _follow(command: list[str], until: float, last: deque[str], said: Said) -> int:
-    """Run a command until then; its exit code, its last lines in `last`."""
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=variables,
-        start_new_session=True,
-    ) as process:
-        try:
-            with _killed_at(until, process.pid):
-                for line in process.stdout or ():
-                    text = line.strip()
-                    if text and not text.startswith(("WARNING", "[notice]")):
-                        last.append(text)
-                    if text.startswith(_SHOWN):
-                        said(text)
-                return process.wait()
-        except BaseException:
-            _kill(process.pid)
-            raise
+@dataclass
+class _Following:
+    """Runs commands one after the other.
+
+    Attributes
+    ----------
+    said
+        Receives what pip does.
+    seconds
+        For all commands.
+    lock
+        A descriptor that commands hold as well: if this process is killed, pip goes on, and
+        nobody may begin again beneath it.
+    seen
+        Lines of the last command.
+    """
+
+    said: Said
+    seconds: float
+    lock: int
+    seen: list[str] = field(default_factory=list)
+    until: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.seconds
+
+    def run(self, command: list[str]) -> int:
+        """The exit code of a command."""
+        self.seen = []
+        variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=variables,
+            start_new_session=True,
+            pass_fds=[self.lock],
+        ) as process:
+            try:
+                with _killed_at(self.until, process.pid):
+                    for line in process.stdout or ():
+                        if text := line.strip():
+                            self.seen = [*self.seen[-_LAST_LINES:], text]
+                        if text.startswith(_SHOWN):
+                            self.said(text)
+                    return process.wait()
+            except BaseException:
+                _kill(process.pid)
+                raise
 
 
 def _errors(last: Sequence[str]) -> str:
-    """What pip said last, without its marks."""
-    marked = [each.partition("ERROR:")[2].strip() for each in last if each.startswith("ERROR:")]
-    return "; ".join(marked[-2:] or last)
+    """The error that venv or pip named first, else its last line; of many versions the last."""
+    marked = [each[len(_ERROR) :].strip() for each in last if each.upper().startswith(_ERROR)]
+    # Of a traceback the last line says what happened.
+    named = [each for each in marked if not each.endswith(":")]
+    said = (named or ["it said nothing", *last][-1:])[0]
+    before, _, versions = said.partition("from versions: ")
+    known = versions.rstrip(")").split(", ")
+    if len(known) > _MOST_VERSIONS:
+        said = f"{before}from versions: ..., {', '.join(known[-_MOST_VERSIONS:])})"
+    return said.rstrip(".")
 
 
 @contextmanager

@@ -46,6 +46,8 @@ def test_an_unknown_backend_or_variant_names_those_there_are() -> None:
         find_backend("onnxruntime:fast")
     with pytest.raises(InputError, match="no backend is named"):
         find_backend("../onnxruntime")
+    with pytest.raises(InputError, match="cpu is a device, which has no version"):
+        find_backend("cpu@2")
 
 
 def test_compiled_code_is_kept_where_nobody_else_writes(

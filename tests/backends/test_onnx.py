@@ -22,7 +22,7 @@ from tests.comparing.small_cnn import NODES, make_images, write_cnn
 NAMES = ["onnxruntime:all", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:disabled",
          "onnx-reference", "openvino"]  # fmt: skip
 CHECKS = ["has_inputs_nodes_and_versions", "ends_in_its_outputs", "refuses_what_is_no_model",
-          "takes_an_instance_a_call"]  # fmt: skip
+          "takes_an_instance_a_call", "keeps_a_constant_of_a_node_alone"]  # fmt: skip
 
 
 def load(name: str, path: Path) -> Runner:
@@ -71,6 +71,25 @@ def takes_an_instance_a_call(given: dict[str, str]) -> None:
     runner = load(given["backend"], free)
     assert runner.inputs()[0].shape == (None, 1, 8, 8)
     np.testing.assert_allclose(found, runner.run(inputs)["classes"], rtol=1e-4, atol=1e-6)
+
+
+def keeps_a_constant_of_a_node_alone(given: dict[str, str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Constant", [], ["count"], value_ints=[2]),
+        helper.make_node("TopK", ["x", "count"], ["best", "places"]),
+    ]
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", extent])
+              for name, extent in (("x", 5), ("best", 2))]  # fmt: skip
+    graph = helper.make_graph(nodes, "best", shapes[:1], shapes[1:])
+    path = Path(given["model"]).with_name(f"best {given['backend']}.onnx")
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    x = np.array([[3.0, 1, 5, 2, 4]], np.float32)
+    best, places = load(given["backend"], path).replay("best", [x, np.array([2])])
+    assert (best.tolist(), places.tolist()) == ([[5, 4]], [[2, 4]])
 
 
 def refuses_what_is_no_model(given: dict[str, str]) -> None:

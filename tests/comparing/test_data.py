@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 
 from tapml.backends.runner import Input
 from tapml.comparing.data import make_data, read_data
+from tapml.comparing.data_archives import read_archive
 from tapml_targets.errors import InputError
 
 
@@ -46,8 +48,35 @@ def test_a_missing_file_and_empty_or_uneven_arrays_are_refused(tmp_path: Path) -
         make_data({"x": np.zeros((2, 3)), "y": np.zeros(3)})
     with pytest.raises(InputError, match=r"np\.unique"):
         make_data({"x": np.zeros((2, 3)), "y": np.array(["cat", "dog"])})
+    with pytest.raises(InputError, match="hold NaN or Inf"):
+        make_data({"x": np.zeros((2, 3)), "y": np.array([1.0, np.nan])})
     with pytest.raises(InputError, match="the data has no inputs"):
         make_data({"y": np.zeros(3)})
+
+
+def test_a_large_file_is_mapped_and_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays: dict[str, Any] = {
+        "left": np.arange(12.0).reshape(3, 4).T,
+        "right": np.arange(4, dtype=np.int8),
+        "rate": np.int64(8),
+    }
+    np.savez(tmp_path / "data.npz", **arrays)
+    monkeypatch.setattr("tapml.comparing.data_archives._MAPPED_FROM", 0)
+    found = read_archive(tmp_path / "data.npz")
+    assert isinstance(found["left"], np.memmap) and not isinstance(found["rate"], np.memmap)
+    assert all(np.array_equal(found[name], each) for name, each in arrays.items())
+    np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(InputError, match="holds objects"):
+        read_archive(tmp_path / "objects.npz")
+    monkeypatch.setattr("tapml.comparing.data_archives.LARGEST_BYTES", 9)
+    np.savez_compressed(tmp_path / "packed.npz", **arrays)
+    with pytest.raises(InputError, match=r"or any number of np\.savez"):
+        read_archive(tmp_path / "packed.npz")
+    monkeypatch.setattr("tapml.comparing.data.LARGEST_BYTES", 9)
+    with pytest.raises(InputError, match="too large to be converted to float32 in memory"):
+        make_data(found).for_inputs([Input("left", (None, 3), "float32")])
 
 
 def test_a_single_number_is_the_same_for_all_instances() -> None:

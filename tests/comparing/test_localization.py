@@ -75,9 +75,16 @@ def test_half_precision_rounds_more_coarsely() -> None:
     assert unit_of([exact]) == 0 < unit_of([exact.astype(np.float16)]) < unit_of([brain])
     assert unit_of([np.array([1, 0, 2, 1], np.float32)]) == 0
     assert unit_of([np.full(64, 0.5, np.float32)]) == 0
-    assert not is_beyond_rounding([exact], [brain])
+    low = ((exact * np.float32(1.002)).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert not is_beyond_rounding([brain], [low])
     assert is_beyond_rounding([exact], [brain * 1.1])
     assert is_beyond_rounding([exact], [exact * np.float32(1.001)])
+    # Three fractions tell nothing of the side that has no more.
+    few = np.array([0.5, 1.25, -2.125, 3.0], np.float32)
+    more = np.array([0.5, 1.25, -2.125, 3 + 2.0**-6], np.float32)
+    assert not is_beyond_rounding([more], [few])
+    # One side alone computes more coarsely than the model asks.
+    assert is_beyond_rounding([brain], [exact])
     assert not is_beyond_rounding([exact.astype(np.float16)], [exact * np.float32(1.0005)])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tapml.backends.runner import Array
-from tapml.comparing.data import read_data
+from tapml.comparing.data import make_data, read_data
 from tapml.comparing.texts import read_tokens
 from tapml.comparing.tokens import without_padding
 from tapml.comparing.verdicts import Thresholds, Truth, judge
@@ -100,6 +100,24 @@ def test_texts_that_no_model_takes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("A text")
     with pytest.raises(InputError, match=r"model\.onnx has no tokenizer"):
         read_data(tmp_path / "text.txt").in_tokens(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"token_ids": [[1, 2, 99_999]]}, r"has \d+ tokens, so expected 0 to \d+"),
+        ({"token_ids": [[1, -2, 3]]}, "goes from -2 to 3"),
+        ({"token_ids": [[1, 2, 3]], "attention_mask": [[1, 1]]}, r"expected token_ids's, \(1, 3\)"),
+        ({"token_ids": [[1, 2, 3]], "attention_mask": [[0, 0, 0]]}, "one or more, and 0 elsewhere"),
+    ],
+)
+def test_tokens_that_the_model_does_not_have_are_refused(
+    wrong: dict[str, Any], expected: str
+) -> None:
+    model = zoo_folder("pydoc-llama")
+    assert model is not None
+    with pytest.raises(InputError, match=expected):
+        make_data(wrong).in_tokens(model)
 
 
 def test_an_encoder_decoder_reads_what_follows_a_tab_or_the_text_again(tmp_path: Path) -> None:

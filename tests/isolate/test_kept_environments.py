@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tapml.isolate import kept_environments
-from tapml.isolate.kept_environments import kept_environment
+from tapml.isolate.kept_environments import _errors, _Following, kept_environment
 from tapml_targets.errors import SetupError
 from tests.isolate.wheels import write_wheel
 
@@ -70,6 +73,62 @@ def test_a_version_that_pip_cannot_get_names_those_there_are(tmp_path: Path) -> 
     ):
         pass
     assert list((tmp_path / "cache" / "environments").glob("*/")) == []
+
+
+def test_an_index_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "NO_INDEX": "0", "FIND_LINKS": "", "EXTRA_INDEX_URL": "", "CONFIG_FILE": os.devnull,
+        "INDEX_URL": "http://127.0.0.1:9/simple", "RETRIES": "1",
+    }  # fmt: skip
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    with (
+        pytest.raises(SetupError, match="index cannot be reached"),
+        kept_environment(["tinylib==1.0"]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["Traceback (most recent call last):", 'File "x"', "OSError: no"], "OSError: no"),
+        (["ERROR: Exception:", "Traceback (most recent call last):", "OSError: no"], "OSError: no"),
+        (["Collecting it", "error: metadata-generation-failed", "hint: see above"],
+         "metadata-generation-failed"),
+        (["ERROR: No versions of it.", "ERROR: No distribution"], "No versions of it"),
+        ([], "it said nothing"),
+    ],
+)  # fmt: skip
+def test_the_line_that_says_what_failed_is_shown(lines: list[str], said: str) -> None:
+    assert _errors(lines) == said
+
+
+def test_what_was_built_for_numpy_1_gets_numpy_1(tmp_path: Path) -> None:
+    said = "A module that was compiled using NumPy 1.x cannot be run in\\nNumPy 2.1"
+    old = f"import numpy\nif numpy.VERSION > '2': print('{said}')\n"
+    write_wheel(tmp_path / "wheels", "oldlib", "1.0", {"oldlib.py": old})
+    for version in ("1.9", "2.1"):
+        write_wheel(tmp_path / "wheels", "numpy", version, {"numpy.py": f"VERSION = '{version}'\n"})
+    with kept_environment(["oldlib", "numpy"], imports=["oldlib"]) as python:
+        command = [str(python), "-c", "import numpy; print(numpy.VERSION)"]
+        assert subprocess.run(command, check=True, capture_output=True).stdout == b"1.9\n"
+
+
+def test_pip_keeps_others_waiting_though_its_process_was_killed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    own = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(own, fcntl.LOCK_EX)
+
+    def killed(_: str) -> None:
+        os.close(own)
+        with lock.open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        raise KeyboardInterrupt
+
+    slow = "import time; print('Collecting it', flush=True); time.sleep(60)"
+    with pytest.raises(KeyboardInterrupt):
+        _Following(killed, 60, own).run([sys.executable, "-c", slow])
 
 
 def test_pip_is_stopped_at_the_deadline() -> None:

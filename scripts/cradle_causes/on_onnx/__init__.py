@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from scripts.cradle_causes.causes import CAUSES
+from scripts.cradle_causes.further import FURTHER
 from tapml.backends.onnx_reference import DESCRIPTION as HEALTHY
 
 DESCRIPTION = replace(
     HEALTHY,
     title=f"{HEALTHY.title} with a fault",
-    variants={each.name: each.title for each in CAUSES if each.onnx},
+    variants={each.name: each.title for each in (*CAUSES, *FURTHER) if each.onnx},
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -10,6 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from scripts.cradle_causes.further import FURTHER
+from scripts.cradle_causes.on_onnx.attributes import FAULTS
 from scripts.cradle_causes.on_onnx.mended import mend_reference
 from scripts.cradle_causes.patches import act_at
 from tapml.backends.onnx_reference.runner import load as load_healthy
@@ -142,10 +145,48 @@ _OPERATORS: Final[dict[str, tuple[tuple[str, ...], Run]]] = {
     "crash-pooling": (("AveragePool", "MaxPool"), _crash_pooling),
     "crash-dense": (("Gemm", "MatMul"), _crash_dense),
 }
-_MODULES: Final = {
-    "BatchNormalization": "op_batch_normalization", "Conv": "op_conv", "Gemm": "op_gemm",
-    "AveragePool": "op_average_pool", "MaxPool": "op_max_pool", "MatMul": "op_matmul",
-}  # fmt: skip
+
+
+class _Whole:
+    """Whether the model runs as a whole."""
+
+    runs = False
+
+    @classmethod
+    def of(cls, run: Run) -> Run:
+        """A run of the whole model."""
+
+        def whole(inputs: Any) -> Any:
+            cls.runs = True
+            try:
+                return run(inputs)
+            finally:
+                cls.runs = False
+
+        return whole
+
+    @classmethod
+    def only(cls, wrong: Run) -> Run:
+        """A fault of the whole model, as one of fused layers is."""
+        return lambda right, *v, **n: wrong(right, *v, **n) if cls.runs else right(*v, **n)
+
+
+def _module_of(kind: str) -> Any:
+    """The module of an operator: BatchNormalization is in op_batch_normalization."""
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+    found = _MODULES.get(kind, f"op_{snake}")
+    return import_module(f"onnx.reference.ops.{found}")
+
+
+_MODULES: Final = {"MatMul": "op_matmul", "TopK": "op_topk", "PRelu": "op_prelu"}
+
+
+def _kinds_and_run(variant: str) -> tuple[tuple[str, ...], Run]:
+    if variant in _OPERATORS:
+        return _OPERATORS[variant]
+    fault = next(each for each in FURTHER if each.name == variant)
+    run = FAULTS[variant]
+    return fault.onnx, _Whole.only(run) if fault.fused else run
 
 
 def load(model: Path, variant: str) -> Any:
@@ -153,12 +194,13 @@ def load(model: Path, variant: str) -> Any:
     mend_reference()
     if not variant:
         return load_healthy(model, "")
-    kinds, wrong = _OPERATORS[variant]
+    kinds, wrong = _kinds_and_run(variant)
     for kind in kinds:
-        module = import_module(f"onnx.reference.ops.{_MODULES[kind]}")
         # One class for each form that the operator had: BatchNormalization_9.
-        for name, each in vars(module).items():
+        for name, each in vars(_module_of(kind)).items():
             if name.partition("_")[0] == kind and isinstance(each, type) and "_run" in vars(each):
                 operator: Any = each
                 operator._run = _noted(operator._run, wrong)
-    return load_healthy(model, "")
+    runner: Any = load_healthy(model, "")
+    runner.run = _Whole.of(runner.run)
+    return runner

@@ -68,12 +68,23 @@ def test_the_layer_alone_shows_the_fault_again(cnn: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("planted")
+def test_large_data_is_run_a_window_at_a_time(cnn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tapml.backends.steps.WINDOW_BYTES", 4 * 256)
+    comparison = tapml.compare(cnn, [*HEALTHY, "planted:epsilon"], make_images(11))
+    found = [(each.status, each.layer, each.blamed) for each in comparison.pairs]
+    assert found == [("agree", "", ""), *[("inconsistent", "norm1", "planted:epsilon")] * 2]
+    assert comparison.pairs[1].metrics["instances"] == 11
+
+
+@pytest.mark.usefixtures("planted")
 @pytest.mark.parametrize("kind", ["crash", "error"])
 def test_a_backend_that_fails_is_a_result_with_its_layer(cnn: Path, kind: str) -> None:
     comparison = tapml.compare(cnn, ["onnxruntime", f"planted:{kind}"], make_images(4))
     (pair,) = comparison.pairs
     assert (pair.status, pair.layer, pair.blamed) == (kind, "relu1", f"planted:{kind}")
     assert comparison.exit_code == 1
+    # Also of a crash: Python's stack says where.
+    assert "planted_backend/runner.py:" in comparison.failures[0][0].place
 
 
 @pytest.mark.usefixtures("planted")

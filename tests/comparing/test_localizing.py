@@ -1,0 +1,196 @@
+"""What the search for a layer does once, how much it holds, and what it survives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tapml.backends.runner import Array, Input, Node
+from tapml.comparing import localizing
+from tapml.comparing.data import Data
+from tapml.comparing.localizing import Localizer
+from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
+from tapml.comparing.result import PairResult
+
+_COUNT = 12
+_X = np.random.default_rng(0).normal(size=(_COUNT, 4)).astype(np.float32)
+_CRASH = Failure("crash", "the process was killed by SIGSEGV", "line 1")
+
+
+@dataclass
+class Chain:
+    """A backend's process whose model adds 1 in every layer; the layers `wrong` add 2."""
+
+    layers: int = 3
+    wrong: tuple[str, ...] = ()
+    fails: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
+    end: int = 0
+    """A constant of the model, as this backend writes it."""
+    calls: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = ["x", *(f"layer{at}" for at in range(self.layers))]
+        self.inputs = [Input("x", (None, 4), "float32")]
+        self.nodes = [Node(name, "Add", ((before, 0),))
+                      for before, name in pairwise(names)]  # fmt: skip
+        self.nodes.insert(0, Node("end", "Constant"))
+
+    def _added(self, name: str, value: Array) -> Array:
+        return value + np.float32(1 + (name in self.wrong))
+
+    def _called(self, job: str, name: str = "") -> None:
+        self.calls.append(f"{job} {name}".strip())
+        if job in self.fails or name in self.fails:
+            raise BackendFailedError(_CRASH)
+
+    def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
+        self._called("hidden")
+        found, value = {"end": [np.array([self.end])]}, inputs["x"]
+        for node in self.nodes[1:]:
+            value = self._added(node.name, value)
+            if node.name not in self.fused:
+                found[node.name] = [value]
+        return found, {}
+
+    def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        self._called("replay", node)
+        return [self._added(node, inputs[0]) if inputs else np.array([self.end])]
+
+    def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
+        raise BackendFailedError(Failure("unsupported", f"{node} is not rebuilt"))
+
+    def output(self) -> dict[str, Array]:
+        last = self.nodes[-1].name
+        return {last: Chain(self.layers, self.wrong).hidden({"x": _X})[0][last][0]}
+
+
+def _localizer(chains: Mapping[str, Chain], failures: dict[str, Failure] | None = None) -> Any:
+    processes: Any = chains
+    found: Mapping[str, BackendProcess] = processes
+    return Localizer(found, {"x": _X}, Data({"x": _X}), failures or {})
+
+
+def _found(localizer: Any, chains: Mapping[str, Chain], pair: tuple[str, str]) -> PairResult:
+    outputs = {name: each.output() for name, each in chains.items()}
+    found: PairResult = localizer.inconsistent(
+        PairResult(pair, "inconsistent", "", metrics={"elementwise": {"largest": 1.0}}, worst=2),
+        outputs,
+    )
+    return found
+
+
+def test_hidden_states_and_replays_are_shared_by_all_pairs() -> None:
+    chains = {"a": Chain(), "b": Chain(), "c": Chain(wrong=("layer1",))}
+    localizer = _localizer(chains)
+    for pair in (("a", "c"), ("b", "c")):
+        found = _found(localizer, chains, pair)
+        assert (found.layer, found.blamed, found.guilty) == ("layer1", "c", ("layer1",))
+    assert [each.calls.count("hidden") for each in chains.values()] == [1, 1, 1]
+    # Once on the values of a, and once on those of b, which another pair holds.
+    assert chains["c"].calls.count("replay layer1") == 2
+
+
+def test_of_many_deviating_layers_64_are_run_alone() -> None:
+    chains = {"a": Chain(200), "b": Chain(200, wrong=tuple(f"layer{at}" for at in range(200)))}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert found.layer == "layer0" and len(found.guilty) == 64
+    assert sum(each.startswith("replay") for each in chains["b"].calls) == 64
+
+
+def test_hidden_states_beyond_the_limit_are_let_go_and_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(localizing, "_LARGEST_HELD_BYTES", 1)
+    chains = {name: Chain(wrong=("layer2",) * (name == "c")) for name in "abc"}
+    localizer = _localizer(chains)
+    for pair in (("a", "b"), ("a", "c"), ("b", "c")):
+        _found(localizer, chains, pair)
+    assert len(localizer._hidden) == 2 and len(localizer._replayed) <= 1
+    assert chains["b"].calls.count("hidden") > 1
+    localizer.forget("c")
+    assert all(name != "c" for name, _ in localizer._hidden)
+
+
+def test_several_instances_are_looked_at_where_one_shows_nothing_and_memory_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chains = {"a": Chain(), "b": Chain()}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert found.layer == "" and chains["a"].calls.count("hidden") == 2
+    monkeypatch.setattr(localizing, "_LARGEST_BYTES", 1)
+    fewer = {"a": Chain(), "b": Chain()}
+    _found(_localizer(fewer), fewer, ("a", "b"))
+    assert fewer["a"].calls.count("hidden") == 1
+
+
+def test_a_model_that_fixes_the_number_of_instances_gets_as_many() -> None:
+    chains = {"a": Chain(), "b": Chain(wrong=("layer0",))}
+    for each in chains.values():
+        each.inputs = [Input("x", (4, 4), "float32")]
+    localizer = _localizer(chains)
+    assert _found(localizer, chains, ("a", "b")).layer == "layer0"
+    assert localizer._row((2,))["x"].shape == (4, 4)
+
+
+def test_what_one_backend_fused_away_is_read_from_another() -> None:
+    chains = {"a": Chain(fused=("layer0",)), "b": Chain(wrong=("layer1",))}
+    assert _found(_localizer(chains), chains, ("a", "b")).layer == "layer1"
+
+
+def test_a_layer_alone_reads_equal_values_though_who_held_them_is_forgotten() -> None:
+    """What layer 3 reads in a is b's in the first pair, and then c's."""
+    chains = {
+        "a": Chain(4, fused=("layer2",)),
+        "b": Chain(4, wrong=("layer1", "layer2")),
+        "c": Chain(4, wrong=("layer0",), fails=("layer0",)),
+    }
+    localizer = _localizer(chains)
+    _found(localizer, chains, ("a", "b"))
+    localizer.forget("b")
+    assert _found(localizer, chains, ("a", "c")).layer == ""
+
+
+def test_a_constant_is_named_where_no_layer_is_and_not_for_the_end_of_32_bits() -> None:
+    largest, wrong = 2**63 - 1, ("layer1",)
+    for end, layers, expected in (
+        (2**31 - 1, wrong, "layer1"), (2**31 - 1, (), ""), (7, wrong, "layer1"), (7, (), "end"),
+    ):  # fmt: skip
+        chains = {"a": Chain(end=largest), "b": Chain(end=end, wrong=layers)}
+        assert _found(_localizer(chains), chains, ("a", "b")).layer == expected
+
+
+def test_outputs_that_nothing_reads_do_not_count() -> None:
+    nodes = [Node("best", "TopK", (("x", 0),)), Node("sum", "Sum", (("best", 0),))]
+    assert localizing._read_places(nodes, ["sum"])["best"] == {0}
+    assert localizing._read_places(nodes, ["sum", "best:1"])["best"] == {0, 1}
+    # Which node an output of an ONNX model comes from is not said.
+    assert localizing._read_places(nodes, ["sum", "places"]) == {}
+
+
+def test_a_backend_that_dies_with_its_hidden_states_says_so_and_the_next_pair_goes_on() -> None:
+    chains = {"a": Chain(), "b": Chain(fails=("hidden",)), "c": Chain(wrong=("layer0",))}
+    localizer = _localizer(chains)
+    found = _found(localizer, chains, ("a", "b"))
+    assert found.layer == "" and "no hidden states: the process was killed" in found.reason
+    assert _found(localizer, chains, ("a", "c")).layer == "layer0"
+
+
+def test_a_layer_that_cannot_run_alone_is_left_out_and_asked_once() -> None:
+    chains = {"a": Chain(), "b": Chain(wrong=("layer0", "layer2"), fails=("layer0",))}
+    localizer = _localizer(chains)
+    for _ in range(2):
+        assert _found(localizer, chains, ("a", "b")).layer == "layer2"
+    assert chains["b"].calls.count("replay layer0") == 1
+
+
+def test_a_crash_is_laid_at_the_layer_that_crashes_alone_though_at_another_line() -> None:
+    failure = Failure("crash", "the process was killed by SIGSEGV", "a line of the whole model")
+    chains = {"a": Chain(), "b": Chain(wrong=("layer0",), fails=("layer1",))}
+    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("crash", "layer1", "b")
