@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,8 +23,6 @@ from tapml_rpc.blobs.memory import cost
 from tapml_targets.errors import SetupError
 from tapml_targets.host_memory import usable_bytes
 
-# Most bytes that are read from disk while a client waits: larger ones would delay other clients.
-_READ_AT_ONCE_BYTES: Final = 4 << 20
 _MAX_OWNERS: Final = 256
 
 
@@ -70,7 +68,8 @@ class BlobStore:
         self._memory_budget = min(memory_bytes, (usable_bytes() or sys.maxsize) // 2)
         self._disk_budget = disk_bytes if disk_folder is not None else 0
         self._lock = threading.RLock()
-        self._loading: dict[str, Future[None]] = {}
+        # Held by the thread that reads from disk: two may ask for the same blob.
+        self._reading = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._disk_problem = ""
         self._folder: BlobFolder | None = None
@@ -102,11 +101,6 @@ class BlobStore:
     def memory_budget(self) -> int:
         """Most bytes in memory."""
         return self._memory_budget
-
-    def settle(self) -> None:
-        """Wait until copies under way are on the disk."""
-        if self._background is not None:
-            self._background.submit(lambda: None).result()
 
     def holds(self, identity: str, digest: str) -> bool:
         """Whether `identity` owns a blob that is here; it then counts as used."""
@@ -148,28 +142,24 @@ class BlobStore:
                 while len(blob.owners) >= _MAX_OWNERS:
                     del blob.owners[next(iter(blob.owners))]
                 blob.owners[identity] = None
-                self._copy_later(blob)
+                if self._background is not None:
+                    self._background.submit(self._copy, blob)
             index.bound_count()
 
-    def fetch(self, identity: str, digest: str) -> Future[None] | None:
-        """Begin to read a blob that is only on disk; None for nothing to wait for."""
-        with self._lock:
-            blob = self._index.owned(identity, digest)
-            if blob is None or blob.memory is not None or self._background is None:
-                return None
-            loading = self._loading.get(digest)
-            if loading is None:
-                self._index.make_room(identity, blob.nbytes)
-                self._index.reserved += cost(blob.nbytes)
-                if blob.nbytes <= _READ_AT_ONCE_BYTES:
-                    self._load(blob)
-                    return None
-                loading = self._background.submit(self._load, blob)
-                self._loading[digest] = loading
-            return loading
-
     def attach(self, session: Hashable, identity: str, digest: str) -> Attachment | None:
-        """Attach a blob until :meth:`detach`, in memory; None if the identity owns none."""
+        """Attach a blob until :meth:`detach`; None if the identity owns none.
+
+        One that is only on disk is read, and waited for; raises InputError if it has no room.
+        """
+        if self._only_on_disk(identity, digest):
+            with self._reading:
+                with self._lock:
+                    blob = self._only_on_disk(identity, digest)
+                    if blob is not None:
+                        self._index.make_room(identity, blob.nbytes)
+                        self._index.reserved += cost(blob.nbytes)
+                if blob is not None:
+                    self._load(blob)
         with self._lock:
             blob = self._index.owned(identity, digest)
             if blob is None or blob.memory is None:
@@ -205,13 +195,8 @@ class BlobStore:
                 disk_problem=self._disk_problem,
             )
 
-    def _copy_later(self, blob: HeldBlob) -> None:
-        """Write the blob, or its owners, to disk in the background."""
-        if self._background is not None:
-            self._background.submit(self._copy, blob)
-
     def _copy(self, blob: HeldBlob) -> None:
-        """Write a blob to disk, if there is room. On the background thread."""
+        """Write a blob, or its owners, to disk, if there is room. On the background thread."""
         folder, index = self._folder, self._index
         with self._lock:
             memory, owners, copied = blob.memory, tuple(blob.owners), blob.on_disk
@@ -257,6 +242,11 @@ class BlobStore:
         if written and now is None:
             folder.remove(blob.digest)
 
+    def _only_on_disk(self, identity: str, digest: str) -> HeldBlob | None:
+        with self._lock:
+            blob = self._index.owned(identity, digest)
+            return blob if blob is not None and blob.memory is None else None
+
     def _load(self, blob: HeldBlob) -> None:
         """Read a blob from disk into its reserved room, and check its hash."""
         memory, damaged = None, False
@@ -271,7 +261,6 @@ class BlobStore:
             with self._lock:
                 index = self._index
                 index.reserved -= cost(blob.nbytes)
-                self._loading.pop(blob.digest, None)
                 here = index.blobs.get(blob.digest) is blob and blob.memory is None
                 if memory is not None and here:
                     index.give_memory(blob, memory)

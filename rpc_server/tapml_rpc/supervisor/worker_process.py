@@ -196,13 +196,13 @@ class WorkerProcess:
             code = self._process.wait()
         return describe_exit(code)
 
-    def let_go(self, after: Callable[[], None] | None = None) -> None:
+    def let_go(self, after: Callable[[], None] | None = None) -> threading.Thread:
         """End it normally without waiting: its socket closes, and it is killed if it stays.
 
-        `after` is called on another thread once it has ended. Only the first call has an effect.
+        `after` is called once it has ended, on the thread returned. Only the first call counts.
         """
         if self._ending is not None:
-            return
+            return self._ending
         self.pipe.close()
         self.up.close()
         self.down.close()
@@ -215,11 +215,7 @@ class WorkerProcess:
 
         self._ending = threading.Thread(target=end, name="tapml-worker-end", daemon=True)
         self._ending.start()
-
-    def wait_until_ended(self) -> None:
-        """Wait until :meth:`let_go`, which was called, has done everything."""
-        if self._ending is not None:
-            self._ending.join()
+        return self._ending
 
 
 def _open_channels(

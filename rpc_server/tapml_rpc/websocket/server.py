@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import math
 import os
@@ -24,6 +23,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from tapml_rpc.flow import Acceptor, Forwarder, receive, send
+from tapml_rpc.host_names import numeric
 from tapml_rpc.websocket.admission import Admission, Refusal
 from tapml_rpc.websocket.connection import GOING_AWAY, Heard, ServerConnection
 from tapml_rpc.websocket.frames import SUBPROTOCOL
@@ -220,7 +220,8 @@ class WebSocketServer:
 
         def greet(connection: socket.socket, address: Any) -> None:
             if self._has_room_at_the_door():
-                self._pend(connection, partial(kind, self, connection, _host(address), context))
+                host = str(numeric(str(address[0]).partition("%")[0]))
+                self._pend(connection, partial(kind, self, connection, host, context))
             else:
                 connection.close()
 
@@ -333,8 +334,3 @@ class WebSocketServer:
             self._upgrades[pending()] = None
         except OSError:
             connection.close()
-
-
-def _host(address: Any) -> str:
-    number = ipaddress.ip_address(str(address[0]).partition("%")[0])
-    return str(getattr(number, "ipv4_mapped", None) or number)
