@@ -225,7 +225,9 @@ class ZmqFront:
         self._clients.greet(header, _Client(end), who, self.data_address)
 
     def _make_room(self) -> None:
-        if self._hub.load()["sessions"] < self._hub.bounds.sessions:
+        held: wire.Header = {}
+        self._hub.count(held)
+        if held["sessions"] < self._hub.bounds.sessions:
             return
         for client in self._clients:
             if not client.send_control(wire.pack({"type": "probe"})):

@@ -229,7 +229,7 @@ class Door(WebSocketServer):
             upgrade.answer(admission.Refusal(HTTPStatus.UPGRADE_REQUIRED, reason))
             return
         agreed = Headers({"Connection": "Upgrade", "Upgrade": PROTOCOL})
-        upgrade.accept_as(Response(HTTPStatus.SWITCHING_PROTOCOLS, "Switching Protocols", agreed))
+        upgrade.response = Response(HTTPStatus.SWITCHING_PROTOCOLS, "Switching Protocols", agreed)
         self._join(upgrade, request.path, given_token(request) or "")
 
     def _join(self, upgrade: _Relayed, path: str, secret: str) -> None:
