@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.conformance import _print
+from tapml.devices.conformance import conformance_over
+from tapml_rpc.client import connect
 from tapml_targets.conformance.running import CaseResult
+from tapml_targets.errors import SetupError
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_process
 from tests.rpc.peers import ServerProcess
@@ -73,6 +76,15 @@ def test_a_device_behind_a_server_is_tested_over_the_wire(tmp_path: Path) -> Non
     cases = json.loads(ended.output)["devices"][server.address]
     not_run = {each["case"] for each in cases if each["status"] != "pass"}
     assert not_run == {"misaligned windows", "guard bands", "grids above 65535", "another device"}
+
+
+def test_a_server_that_takes_no_machine_code_cannot_be_tested() -> None:
+    with (
+        ServerProcess(device="cpu:0") as server,
+        connect(server.address) as session,
+        pytest.raises(SetupError, match="start it with --allow-shared-libraries"),
+    ):
+        conformance_over(session)
 
 
 def test_a_device_for_the_cases_must_be_there_and_needs_them(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -169,7 +170,8 @@ class Door(WebSocketServer):
         elif request.path in _ENDPOINTS:
             admitted = self._relayed_admission.check(request, upgrade.host)
             if isinstance(admitted, admission.Refusal):
-                upgrade.answer(admitted)
+                why = f"this is a tracker, whose devices are tracker:NAME; {admitted.reason}"
+                upgrade.answer(replace(admitted, reason=why))
             elif upgrade.accept(request):
                 self._join(upgrade, request.path, admitted)
         else:
