@@ -34,7 +34,8 @@ START_SECONDS: Final = 60.0
 KEPT_WORKERS: Final = 4
 KEPT_SECONDS: Final = 60.0
 KEPT_BYTES: Final = 1 << 30
-_REST_SECONDS: Final = 2.0
+# In which a worker leaves a session: on a loaded machine it may not be scheduled for some.
+_REST_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
 _UNSENT_BYTES: Final = 64 << 20
 _END_SECONDS: Final = 1.0
