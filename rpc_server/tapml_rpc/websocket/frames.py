@@ -25,8 +25,7 @@ DATA_PATH: Final = "/data"
 MAX_MESSAGE_BYTES: Final = wire.MAX_HEADER_BYTES + wire.MAX_CHUNK_BYTES + 16
 
 LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
-# The `websockets` package would print tokens, and in a server's terminal any peer's faults.
-LOGGER.setLevel(logging.CRITICAL)
+LOGGER.setLevel(logging.CRITICAL)  # the `websockets` package would print tokens, and peers' faults
 _LENGTH: Final = struct.Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(wire.CHUNK_ALIGNMENT))
 _NO_CHUNK: Final = memoryview(b"")
