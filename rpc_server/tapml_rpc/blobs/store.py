@@ -89,6 +89,7 @@ class BlobStore:
         """Release all memory, once copies under way are on the disk."""
         if self._background is not None:
             self._background.shutdown(wait=True)
+            self._background = None
         with self._lock:
             for blob in list(self._index.blobs.values()):
                 blob.sessions.clear()

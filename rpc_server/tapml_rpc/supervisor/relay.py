@@ -167,9 +167,8 @@ class Relay:
     client before it grants more. `keep` takes the worker of a session that its client has closed,
     with nothing under way; False if it is not kept. `on_end` is called once, with this, when the
     session has ended. `ended` says why the session is over, empty while it is not; `loss` is the
-    error its client was sent, None if it was sent none. `losing`: its worker is being ended, and
-    how that ended will be reported. `background` does work on another thread if there is one, and
-    on this one what is to follow it.
+    error its client was sent, None if it was sent none. `losing`: its worker is being ended, to be
+    reported. `background` does work on another thread, if any, and on this one what follows it.
     """
 
     def __init__(
