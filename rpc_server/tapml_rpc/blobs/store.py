@@ -87,9 +87,11 @@ class BlobStore:
 
     def close(self) -> None:
         """Release all memory, once copies under way are on the disk."""
-        if self._background is not None:
-            self._background.shutdown(wait=True)
-            self._background = None
+        with self._lock:
+            # A blob that a session's thread takes meanwhile is not copied.
+            background, self._background = self._background, None
+        if background is not None:
+            background.shutdown(wait=True)
         with self._lock:
             for blob in list(self._index.blobs.values()):
                 blob.sessions.clear()

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,6 +262,35 @@ def test_a_blob_evicted_while_it_is_copied_leaves_nothing(
         assert not store.holds("one", DIGEST)
         assert not (tmp_path / DIGEST).exists()
         assert store.statistics().disk_bytes == 90 * 4096
+
+
+def test_a_blob_that_comes_while_copies_are_waited_for_at_the_end_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying, write = threading.Event(), BlobFolder.write
+    closing = threading.Event()
+
+    def waiting(*arguments: Any) -> bool:
+        copying.set()
+        closing.wait(30)
+        return write(*arguments)
+
+    monkeypatch.setattr(BlobFolder, "write", waiting)
+    store = BlobStore(ROOM, ROOM, tmp_path)
+    put(store, "one", DATA)
+    assert copying.wait(30) and store._background is not None
+    shutdown = store._background.shutdown
+
+    def noted(*, wait: bool) -> None:
+        shutdown(wait=False)
+        put(store, "one", content(2, 4096))
+        closing.set()
+        shutdown(wait=wait)
+
+    monkeypatch.setattr(store._background, "shutdown", noted)
+    store.close()
+    with opened(tmp_path) as store:
+        assert store.holds("one", DIGEST) and store.statistics().blobs == 1
 
 
 BOUNDARIES = [
