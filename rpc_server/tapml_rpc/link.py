@@ -66,10 +66,6 @@ _LAST_COMMANDS: Final = 5
 _FIRST_SECONDS: Final = 5.0
 
 
-def _nothing() -> None:
-    pass
-
-
 class Link:
     """The :class:`tapml_rpc.transport.Transport` to a server, over two open connections.
 
@@ -88,7 +84,7 @@ class Link:
         watch: Callable[[Describe], Watch],
         *,
         lease: Held | None = None,
-        on_closed: Callable[[], None] = _nothing,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = address
         self.closed = False

@@ -353,10 +353,11 @@ class Relay:
         """End the session and its worker, free what both held, and tell the client an `error`."""
         if self.ended:
             return
+        # First: a channel that is found gone as it is told ends the session, too.
+        self.ended = why
         if error is not None:
             self.loss = loss = failure_to_wire(error, command) | self._worker.last_words()
             self._channel.send_control(wire.pack({"type": "event", "error": loss}))
-        self.ended = why
         self._company.leave(self.token)
         if not self._asked:
             self._blobs.close()
@@ -392,14 +393,16 @@ class Relay:
         return partial(self._follow, self._asked[0][0]())
 
     def _follow(self, follow: Callable[[], None]) -> None:
-        if not self.ended:
-            follow()
-        self._asked.popleft()
-        if self.ended:
-            self._asked.clear()
-            self._blobs.close()
-        elif self._asked:
-            self.background(self._next)
+        try:
+            if not self.ended:
+                follow()
+        finally:
+            self._asked.popleft()
+            if self.ended:
+                self._asked.clear()
+                self._blobs.close()
+            elif self._asked:
+                self.background(self._next)
 
     def _request(
         self, header: wire.Header, chunk: memoryview, frame: Frame | None = None

@@ -216,6 +216,32 @@ def test_what_waits_is_not_done_on_the_fronts_thread(
     assert not hub.blobs.statistics().arriving_bytes
 
 
+def test_a_session_ends_once_whose_client_is_found_gone_as_it_is_told(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, ended = Told(), list[str]()
+    relay, _ = hub.hello(HELLO, channel, "ada")
+    monkeypatch.setattr(relay, "_on_end", lambda relay: ended.append(relay.ended))
+    monkeypatch.setattr(channel, "send_control", lambda packed: relay.give_up("it is gone"))
+    relay.give_up("over its deadline", kill=True)
+    assert ended == ["over its deadline"] and "deadline" in str(relay.loss)
+
+
+def test_a_fault_behind_a_request_leaves_nothing_of_the_session(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = deque[Work]()
+    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay.background = later.append
+    monkeypatch.setattr(relay, "_hand_over", lambda *arguments: 1 // 0)
+    for offset in range(2):
+        relay.accept(put_message(hub, 0, offset + 1), b"", memoryview(b"x"))
+    relay.guarded(later.popleft()())
+    relay.guarded(later.popleft()())
+    assert "its relay failed" in relay.ended and "ZeroDivisionError" in capsys.readouterr().err
+    assert not hub.blobs.statistics().arriving_bytes and not later
+
+
 def test_requests_that_wait_are_bounded(hub: Hub) -> None:
     relay, _ = hub.hello(HELLO, Told(), "ada")
     relay.background = lambda work: None
