@@ -90,5 +90,7 @@ def test_a_server_that_takes_no_machine_code_cannot_be_tested() -> None:
 def test_a_device_for_the_cases_must_be_there_and_needs_them(tmp_path: Path) -> None:
     gone = run_process("devices", "--test", "--device", "vulkan:77", cache=tmp_path)
     assert gone.exit_code == 3 and "vulkan:77: " in gone.output
+    malformed = run_process("devices", "--test", "--device", "tcp://board:x", cache=tmp_path)
+    assert malformed.exit_code == 2 and "'x' is not a port from 1 to 65535" in malformed.output
     alone = run_process("devices", "--device", "cpu:0", cache=tmp_path)
     assert alone.exit_code == 2 and "add --test" in alone.errors
