@@ -232,20 +232,16 @@ class Link:
         # What an exception such as Ctrl-C interrupts here may be half counted.
         self._busy = True
         brought, failure = self._unanswered.take(*message, copy=self._data.memory_is_reused)
-        if brought:
-            self._give_credit(brought)
+        self._uncredited += brought
+        if self._uncredited >= _CREDIT_BYTES:
+            credit, self._uncredited = self._uncredited, 0
+            self._send(self._credit(credit))
         self._busy = False
         if isinstance(failure, DeviceLostError):
             raise self._watch.lose(failure)
         if failure is not None:
             raise failure
         return True
-
-    def _give_credit(self, nbytes: int) -> None:
-        self._uncredited += nbytes
-        if self._uncredited >= _CREDIT_BYTES:
-            credit, self._uncredited = self._uncredited, 0
-            self._send(self._credit(credit))
 
     def _credit(self, nbytes: int) -> bytes:
         return wire.pack(

@@ -57,15 +57,15 @@ class BlobStore:
     """Blobs by SHA-256, scoped per identity. Callable from any thread.
 
     `memory_bytes` bound the memory of blobs and unfinished uploads, at most half of what the
-    machine or its container allows. `disk_bytes` bound the copies in `disk_folder`, which holds
-    nothing else and outlives the supervisor; 0 for no copies. Raises SetupError if the folder
-    cannot be used.
+    machine or its container allows: `memory_budget`. `disk_bytes` bound the copies in
+    `disk_folder`, which holds nothing else and outlives the supervisor; 0 for no copies. Raises
+    SetupError if the folder cannot be used.
     """
 
     def __init__(
         self, memory_bytes: int, disk_bytes: int = 0, disk_folder: Path | None = None
     ) -> None:
-        self._memory_budget = min(memory_bytes, (usable_bytes() or sys.maxsize) // 2)
+        self.memory_budget = min(memory_bytes, (usable_bytes() or sys.maxsize) // 2)
         self._disk_budget = disk_bytes if disk_folder is not None else 0
         self._lock = threading.RLock()
         # Held by the thread that reads from disk: two may ask for the same blob.
@@ -77,7 +77,7 @@ class BlobStore:
         if disk_folder is not None and disk_bytes > 0:
             self._folder = BlobFolder(disk_folder)
             self._background = ThreadPoolExecutor(1, "tapml-blobs")
-        self._index = BlobIndex(self._memory_budget, self._disk_budget, self._folder)
+        self._index = BlobIndex(self.memory_budget, self._disk_budget, self._folder)
         for stored in self._folder.scan() if self._folder is not None else ():
             owners = dict.fromkeys(sorted(stored.owners)[:_MAX_OWNERS])
             blob = HeldBlob(stored.digest, stored.nbytes, owners, on_disk=True)
@@ -99,11 +99,6 @@ class BlobStore:
             self._index.blobs.clear()
         if self._folder is not None:
             self._folder.close()
-
-    @property
-    def memory_budget(self) -> int:
-        """Most bytes in memory."""
-        return self._memory_budget
 
     def holds(self, identity: str, digest: str) -> bool:
         """Whether `identity` owns a blob that is here; it then counts as used."""

@@ -47,6 +47,13 @@ class Clients(Generic[Kind]):
     def __iter__(self) -> Iterator[Kind]:
         return iter(list(self._clients.values()))
 
+    def waits(self, identity: str, again: Callable[[], None]) -> bool:
+        """Whether a hello has to wait for a worker's start; `again` is called after that."""
+        start = self._hub.starting(identity)
+        if start is not None:
+            start.add_done_callback(lambda start: self._forwarder.post(again))
+        return start is not None
+
     def greet(self, hello: wire.Header, client: Kind, identity: str, data_address: str) -> None:
         """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
         client.relay, welcome = self._hub.hello(hello, client, identity)

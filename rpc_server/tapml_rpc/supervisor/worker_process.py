@@ -261,6 +261,13 @@ class WorkerPool:
                 spare = self._spare = self._starter.submit(self._start)
             return spare
 
+    def starting(self, identity: str) -> Future[WorkerProcess] | None:
+        """The start that :meth:`take` would wait for, if it can be waited for elsewhere."""
+        with self._lock:
+            if identity in self._kept or (self._spare is not None and self._spare.done()):
+                return None
+        return self.prepare()
+
     def keep(
         self, identity: str, worker: WorkerProcess, *, still: Callable[[], bool] = lambda: True
     ) -> bool:

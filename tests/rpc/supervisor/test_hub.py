@@ -15,6 +15,8 @@ import pytest
 
 from tapml.cli.secrets import make_pair
 from tapml_rpc import wire
+from tapml_rpc.flow import Forwarder
+from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.relay import Work
@@ -173,6 +175,37 @@ def test_the_next_worker_is_started_beside_the_front(
     relay, _ = hub.hello(HELLO, Told(), "ada")
     hub.refill()
     assert relay.pid and len(started) >= 1 and threading.get_ident() not in started
+
+
+def test_a_hello_that_finds_no_worker_waits_beside_the_front(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, start, again = threading.Event(), WorkerProcess.__init__, list[int]()
+
+    def slow(worker: WorkerProcess, *given: Any, **named: Any) -> None:
+        assert may_start.wait(60)
+        start(worker, *given, **named)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", slow)
+    forwarder = Forwarder()
+    clients = Clients[Client](hub, forwarder, lambda client, why: None)
+    assert clients.waits("ada", lambda: again.append(threading.get_ident()))
+    forwarder.step(0)
+    assert not again
+    may_start.set()
+    while not again:
+        forwarder.step(60)
+    assert again == [threading.get_ident()] and not clients.waits("ada", again.clear)
+    # A start that failed is waited for once: the hello is answered with what is wrong.
+    monkeypatch.setattr(WorkerProcess, "__init__", lambda worker, *given, **named: 1 // 0)
+    hub.hello(HELLO, Told(), "ada")
+    assert clients.waits("ada", again.clear)
+    while again:
+        forwarder.step(60)
+    assert not clients.waits("ada", again.clear)
+    with pytest.raises(ZeroDivisionError):
+        hub.hello(HELLO, Told(), "ada")
+    forwarder.close()
 
 
 def put_message(hub: Hub, offset: int, sequence: int = 1) -> wire.Header:
