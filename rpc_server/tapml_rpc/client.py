@@ -134,12 +134,12 @@ def _check_place(address: str, timeout: float) -> None:
     """Check host and port: libzmq takes any text, and connects to nothing until the timeout."""
     there = split_address(address, ("tcp",))
     if address.startswith("tcp://") and (there is None or not there[2]):
-        _, _, port = address.removeprefix("tcp://").rpartition(":")
+        _, colon, port = address.removeprefix("tcp://").rpartition(":")
         good = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+        why = f": {port!r} is not a port from 1 to 65535" if colon else ": there is no port"
         raise InputError(
             "expected tcp://HOST:PORT, an address such as tcp://127.0.0.1:9190, got "
-            + repr(address)
-            + ("" if good else f": {port!r} is not a port from 1 to 65535")
+            f"{address!r}{'' if good else why}"
         )
     # libzmq also takes where it connects from: tcp://SOURCE;HOST:PORT.
     if there is not None and ";" not in there[1]:

@@ -10,6 +10,12 @@ from contextlib import suppress
 from tapml_targets.errors import UnreachableError
 
 
+def numeric(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """A numeric address, of IPv4 where IPv6 only wraps it; raises ValueError for others."""
+    number = ipaddress.ip_address(address)
+    return getattr(number, "ipv4_mapped", None) or number
+
+
 def look_up(host: str, seconds: float) -> None:
     """Raise UnreachableError if a name has no address, or none is known after `seconds`.
 

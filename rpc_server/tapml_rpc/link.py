@@ -66,10 +66,6 @@ _LAST_COMMANDS: Final = 5
 _FIRST_SECONDS: Final = 5.0
 
 
-def _nothing() -> None:
-    pass
-
-
 class Link:
     """The :class:`tapml_rpc.transport.Transport` to a server, over two open connections.
 
@@ -88,7 +84,7 @@ class Link:
         watch: Callable[[Describe], Watch],
         *,
         lease: Held | None = None,
-        on_closed: Callable[[], None] = _nothing,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = address
         self.closed = False
@@ -236,20 +232,16 @@ class Link:
         # What an exception such as Ctrl-C interrupts here may be half counted.
         self._busy = True
         brought, failure = self._unanswered.take(*message, copy=self._data.memory_is_reused)
-        if brought:
-            self._give_credit(brought)
+        self._uncredited += brought
+        if self._uncredited >= _CREDIT_BYTES:
+            credit, self._uncredited = self._uncredited, 0
+            self._send(self._credit(credit))
         self._busy = False
         if isinstance(failure, DeviceLostError):
             raise self._watch.lose(failure)
         if failure is not None:
             raise failure
         return True
-
-    def _give_credit(self, nbytes: int) -> None:
-        self._uncredited += nbytes
-        if self._uncredited >= _CREDIT_BYTES:
-            credit, self._uncredited = self._uncredited, 0
-            self._send(self._credit(credit))
 
     def _credit(self, nbytes: int) -> bytes:
         return wire.pack(

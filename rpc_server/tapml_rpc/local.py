@@ -124,9 +124,8 @@ class LocalWorker(Watch):
         self._opened.set()
         self._ended.set()
         if hasattr(self, "process"):
-            self.process.let_go()
             # The worker ends with the thread that started it.
-            self.process.wait_until_ended()
+            self.process.let_go().join()
         atexit.unregister(self.close)
 
     def _mind(self, connection: socket.socket) -> None:

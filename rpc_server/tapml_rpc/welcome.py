@@ -98,8 +98,14 @@ class Welcome:
             raise failure_from_wire(reply.get("error"))
         if reply.get("type") != "welcome":
             raise ProtocolError(f"{address} is not a tapml server: it sent no welcome")
+        version = wire.integer(reply.get("version"), "version")
+        if version != wire.VERSION:
+            raise ProtocolError(
+                f"{address} speaks protocol version {version}, this client {wire.VERSION}; bring "
+                "both to the same release of tapml"
+            )
         return cls(
-            version=wire.integer(reply.get("version"), "version"),
+            version=version,
             features=frozenset(wire.array(reply.get("features"), "features", 256)),
             device=from_plain(reply.get("device")),
             bounds=Bounds.from_wire(reply.get("bounds")),

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from tapml.cli.remote_devices import on_standard_error
-from tapml_targets.errors import EXIT_MISMATCH, EXIT_NO_DEVICE, TapmlError
+from tapml_targets.errors import EXIT_MISMATCH, EXIT_NO_DEVICE, EXIT_USAGE, InputError, TapmlError
 from tapml_targets.ranking import find_device, rank_devices
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def run_conformance(
     Returns
     -------
     int
-        0 if no case fails, 1 if one does, 3 if a named device is absent or no device exists.
+        0 if no case fails, 1 if one does, 2 if a named device's address or name is refused, 3 if it
+        is absent or no device exists.
 
     Raises
     ------
@@ -55,12 +56,14 @@ def run_conformance(
     else:
         places, problems = _of_this_machine(platforms, dtype)
     results: dict[str, list[CaseResult]] = {}
+    refused = False
     for number, (spec, cases_of) in enumerate(places.items(), 1):
         print(f"{number} of {len(places)}: {spec}", file=sys.stderr, flush=True)
         try:
             results[spec] = cases_of()
         except TapmlError as error:
             problems[spec] = str(error)
+            refused = refused or isinstance(error, InputError)
     if as_json:
         plain = {
             "format": FORMAT,
@@ -74,6 +77,8 @@ def run_conformance(
         _print(results, problems)
     if any(case.status == "fail" for cases in results.values() for case in cases):
         return EXIT_MISMATCH
+    if specs and refused:
+        return EXIT_USAGE
     return 0 if results and not (specs and problems) else EXIT_NO_DEVICE
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from tapml.devices.reach import open_another
 from tapml.devices.remote_driver import RemoteDriver
 from tapml_rpc.client import Session
+from tapml_rpc.device.libraries import NO_MACHINE_CODE
 from tapml_targets.conformance.bench import Bench, NotOfferedError, process_bytes
 from tapml_targets.conformance.running import CASES, CaseResult, run_cases
 from tapml_targets.description import fingerprint
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import DeviceLostError, TapmlError
+from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
 
 
 def conformance_over(session: Session) -> list[CaseResult]:
@@ -17,7 +18,8 @@ def conformance_over(session: Session) -> list[CaseResult]:
 
     Nobody else may use the session meanwhile. A case that takes the device down fails alone:
     the next one has a session of its own. Raises InputError if this side does not know the
-    device's platform, whose kernels the cases run.
+    device's platform, whose kernels the cases run; SetupError if its server takes no machine code,
+    and the platform has no other.
     """
     results: list[CaseResult] = []
     current = session
@@ -28,7 +30,10 @@ def conformance_over(session: Session) -> list[CaseResult]:
             except TapmlError as error:
                 results.append(CaseResult(name, "fail", f"the device is gone: {error}"))
                 continue
-            results += run_cases(_bench(current), [name])
+            (result,) = run_cases(_bench(current), [name])
+            if result.reason.startswith(NO_MACHINE_CODE):
+                raise SetupError(result.reason)
+            results.append(result)
     finally:
         if current is not session:
             current.close()

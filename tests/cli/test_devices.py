@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.conformance import _print
+from tapml.devices.conformance import conformance_over
+from tapml_rpc.client import connect
 from tapml_targets.conformance.running import CaseResult
+from tapml_targets.errors import SetupError
 from tests.conftest import RequireDevice
 from tests.offload.commands import run_process
 from tests.rpc.peers import ServerProcess
@@ -75,8 +78,19 @@ def test_a_device_behind_a_server_is_tested_over_the_wire(tmp_path: Path) -> Non
     assert not_run == {"misaligned windows", "guard bands", "grids above 65535", "another device"}
 
 
+def test_a_server_that_takes_no_machine_code_cannot_be_tested() -> None:
+    with (
+        ServerProcess(device="cpu:0") as server,
+        connect(server.address) as session,
+        pytest.raises(SetupError, match="start it with --allow-shared-libraries"),
+    ):
+        conformance_over(session)
+
+
 def test_a_device_for_the_cases_must_be_there_and_needs_them(tmp_path: Path) -> None:
     gone = run_process("devices", "--test", "--device", "vulkan:77", cache=tmp_path)
     assert gone.exit_code == 3 and "vulkan:77: " in gone.output
+    malformed = run_process("devices", "--test", "--device", "tcp://board:x", cache=tmp_path)
+    assert malformed.exit_code == 2 and "'x' is not a port from 1 to 65535" in malformed.output
     alone = run_process("devices", "--device", "cpu:0", cache=tmp_path)
     assert alone.exit_code == 2 and "add --test" in alone.errors

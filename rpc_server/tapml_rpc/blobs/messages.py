@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
@@ -10,18 +9,16 @@ from tapml_rpc.blobs.folder import DIGEST
 from tapml_rpc.blobs.index import Arrival
 from tapml_rpc.blobs.memory import cost
 from tapml_rpc.blobs.store import Attachment, BlobStore
-from tapml_rpc.failures import failure_to_wire
 from tapml_targets.errors import InputError, ProtocolError, TapmlError
 
 MAX_ARRIVALS: Final = 4
-MAX_WAITING: Final = 64
 MAX_DIGESTS: Final = 4096
 
-Answer: TypeAlias = tuple[wire.Header | None, Attachment | None]
+Answer: TypeAlias = tuple[wire.Header, Attachment | None]
 
 
 class BlobRequests:
-    """One session's access to the blob store. All methods run on its front's thread.
+    """One session's access to the blob store. No two of its methods run at the same time.
 
     The session sees only what its `identity` owns. Its unfinished uploads and what it has attached
     may together take `session_bound` bytes.
@@ -33,16 +30,14 @@ class BlobRequests:
         self._bound = session_bound
         self._arrivals: dict[str, Arrival] = {}
         self._attached: dict[str, int] = {}
-        self._waiting: list[tuple[int, str, Future[None]]] = []
 
     def handle(self, header: wire.Header, chunk: memoryview) -> Answer:
-        """Handle a message.
+        """Handle a message; it may have to wait for a disk.
 
-        Returns the reply, None if it comes with :meth:`due`, and what to tell the session's worker:
-        a descriptor to send along, or with -1 to release a blob. Raises ProtocolError if the
-        message is malformed, a piece is out of place, or the hash differs; InputError if there is
-        no room; the same bytes can be written without the store; SetupError if the machine has no
-        memory left.
+        Returns the reply, and what to tell the session's worker, if anything: a descriptor to send
+        along, or with -1 to release a blob. Raises ProtocolError if the message is malformed, a
+        piece is out of place, or the hash differs; InputError if there is no room, and the same
+        bytes can be written without the store; SetupError if the machine has no memory left.
         """
         sequence = wire.integer(header.get("sequence"), "sequence")
         operation = wire.text(header.get("operation"), "operation", 16)
@@ -65,25 +60,6 @@ class BlobRequests:
             f"unknown blob operation {operation!r}; known: holds, put, attach, detach"
         )
 
-    def due(self) -> list[Answer]:
-        """Answers to attaches that waited for a disk; call it while any may."""
-        if not self._waiting:
-            return []
-        waiting, self._waiting = self._waiting, []
-        answers: list[Answer] = []
-        for sequence, digest, loading in waiting:
-            if not loading.done():
-                self._waiting.append((sequence, digest, loading))
-                continue
-            try:
-                answer = self._attach(sequence, digest)
-            except TapmlError as error:
-                failure = failure_to_wire(error)
-                answer = {"type": "error", "sequence": sequence, "error": failure}, None
-            if answer[0] is not None:
-                answers.append(answer)
-        return answers
-
     def close(self) -> None:
         """The session has ended: its uploads and attachments are released."""
         for arrival in self._arrivals.values():
@@ -92,7 +68,6 @@ class BlobRequests:
         for digest in self._attached:
             self._store.detach(self, digest)
         self._attached.clear()
-        self._waiting.clear()
 
     def _put(self, digest: str, total: int, offset: int, piece: memoryview) -> bool:
         if offset == 0:
@@ -140,12 +115,6 @@ class BlobRequests:
     def _attach(self, sequence: int, digest: str) -> Answer:
         if digest in self._attached:
             return _done(sequence, True), None
-        loading = self._store.fetch(self._identity, digest)
-        if loading is not None:
-            if len(self._waiting) >= MAX_WAITING:
-                raise ProtocolError(f"more than {MAX_WAITING} attaches wait for an answer")
-            self._waiting.append((sequence, digest, loading))
-            return None, None
         attachment = self._store.attach(self, self._identity, digest)
         if attachment is None:
             return _done(sequence, False), None

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,8 +23,6 @@ from tapml_rpc.blobs.memory import cost
 from tapml_targets.errors import SetupError
 from tapml_targets.host_memory import usable_bytes
 
-# Most bytes that are read from disk while a client waits: larger ones would delay other clients.
-_READ_AT_ONCE_BYTES: Final = 4 << 20
 _MAX_OWNERS: Final = 256
 
 
@@ -59,18 +57,19 @@ class BlobStore:
     """Blobs by SHA-256, scoped per identity. Callable from any thread.
 
     `memory_bytes` bound the memory of blobs and unfinished uploads, at most half of what the
-    machine or its container allows. `disk_bytes` bound the copies in `disk_folder`, which holds
-    nothing else and outlives the supervisor; 0 for no copies. Raises SetupError if the folder
-    cannot be used.
+    machine or its container allows: `memory_budget`. `disk_bytes` bound the copies in
+    `disk_folder`, which holds nothing else and outlives the supervisor; 0 for no copies. Raises
+    SetupError if the folder cannot be used.
     """
 
     def __init__(
         self, memory_bytes: int, disk_bytes: int = 0, disk_folder: Path | None = None
     ) -> None:
-        self._memory_budget = min(memory_bytes, (usable_bytes() or sys.maxsize) // 2)
+        self.memory_budget = min(memory_bytes, (usable_bytes() or sys.maxsize) // 2)
         self._disk_budget = disk_bytes if disk_folder is not None else 0
         self._lock = threading.RLock()
-        self._loading: dict[str, Future[None]] = {}
+        # Held by the thread that reads from disk: two may ask for the same blob.
+        self._reading = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._disk_problem = ""
         self._folder: BlobFolder | None = None
@@ -78,7 +77,7 @@ class BlobStore:
         if disk_folder is not None and disk_bytes > 0:
             self._folder = BlobFolder(disk_folder)
             self._background = ThreadPoolExecutor(1, "tapml-blobs")
-        self._index = BlobIndex(self._memory_budget, self._disk_budget, self._folder)
+        self._index = BlobIndex(self.memory_budget, self._disk_budget, self._folder)
         for stored in self._folder.scan() if self._folder is not None else ():
             owners = dict.fromkeys(sorted(stored.owners)[:_MAX_OWNERS])
             blob = HeldBlob(stored.digest, stored.nbytes, owners, on_disk=True)
@@ -88,8 +87,11 @@ class BlobStore:
 
     def close(self) -> None:
         """Release all memory, once copies under way are on the disk."""
-        if self._background is not None:
-            self._background.shutdown(wait=True)
+        with self._lock:
+            # A blob that a session's thread takes meanwhile is not copied.
+            background, self._background = self._background, None
+        if background is not None:
+            background.shutdown(wait=True)
         with self._lock:
             for blob in list(self._index.blobs.values()):
                 blob.sessions.clear()
@@ -97,16 +99,6 @@ class BlobStore:
             self._index.blobs.clear()
         if self._folder is not None:
             self._folder.close()
-
-    @property
-    def memory_budget(self) -> int:
-        """Most bytes in memory."""
-        return self._memory_budget
-
-    def settle(self) -> None:
-        """Wait until copies under way are on the disk."""
-        if self._background is not None:
-            self._background.submit(lambda: None).result()
 
     def holds(self, identity: str, digest: str) -> bool:
         """Whether `identity` owns a blob that is here; it then counts as used."""
@@ -148,28 +140,24 @@ class BlobStore:
                 while len(blob.owners) >= _MAX_OWNERS:
                     del blob.owners[next(iter(blob.owners))]
                 blob.owners[identity] = None
-                self._copy_later(blob)
+                if self._background is not None:
+                    self._background.submit(self._copy, blob)
             index.bound_count()
 
-    def fetch(self, identity: str, digest: str) -> Future[None] | None:
-        """Begin to read a blob that is only on disk; None for nothing to wait for."""
-        with self._lock:
-            blob = self._index.owned(identity, digest)
-            if blob is None or blob.memory is not None or self._background is None:
-                return None
-            loading = self._loading.get(digest)
-            if loading is None:
-                self._index.make_room(identity, blob.nbytes)
-                self._index.reserved += cost(blob.nbytes)
-                if blob.nbytes <= _READ_AT_ONCE_BYTES:
-                    self._load(blob)
-                    return None
-                loading = self._background.submit(self._load, blob)
-                self._loading[digest] = loading
-            return loading
-
     def attach(self, session: Hashable, identity: str, digest: str) -> Attachment | None:
-        """Attach a blob until :meth:`detach`, in memory; None if the identity owns none."""
+        """Attach a blob until :meth:`detach`; None if the identity owns none.
+
+        One that is only on disk is read, and waited for; raises InputError if it has no room.
+        """
+        if self._only_on_disk(identity, digest):
+            with self._reading:
+                with self._lock:
+                    blob = self._only_on_disk(identity, digest)
+                    if blob is not None:
+                        self._index.make_room(identity, blob.nbytes)
+                        self._index.reserved += cost(blob.nbytes)
+                if blob is not None:
+                    self._load(blob)
         with self._lock:
             blob = self._index.owned(identity, digest)
             if blob is None or blob.memory is None:
@@ -205,13 +193,8 @@ class BlobStore:
                 disk_problem=self._disk_problem,
             )
 
-    def _copy_later(self, blob: HeldBlob) -> None:
-        """Write the blob, or its owners, to disk in the background."""
-        if self._background is not None:
-            self._background.submit(self._copy, blob)
-
     def _copy(self, blob: HeldBlob) -> None:
-        """Write a blob to disk, if there is room. On the background thread."""
+        """Write a blob, or its owners, to disk, if there is room. On the background thread."""
         folder, index = self._folder, self._index
         with self._lock:
             memory, owners, copied = blob.memory, tuple(blob.owners), blob.on_disk
@@ -257,6 +240,11 @@ class BlobStore:
         if written and now is None:
             folder.remove(blob.digest)
 
+    def _only_on_disk(self, identity: str, digest: str) -> HeldBlob | None:
+        with self._lock:
+            blob = self._index.owned(identity, digest)
+            return blob if blob is not None and blob.memory is None else None
+
     def _load(self, blob: HeldBlob) -> None:
         """Read a blob from disk into its reserved room, and check its hash."""
         memory, damaged = None, False
@@ -271,7 +259,6 @@ class BlobStore:
             with self._lock:
                 index = self._index
                 index.reserved -= cost(blob.nbytes)
-                self._loading.pop(blob.digest, None)
                 here = index.blobs.get(blob.digest) is blob and blob.memory is None
                 if memory is not None and here:
                     index.give_memory(blob, memory)

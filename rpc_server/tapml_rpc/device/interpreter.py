@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.device.commands import Commands, PieceMemory, Send
@@ -98,7 +98,9 @@ class Interpreter:
                 name = command[0]
                 count, handler = handlers[name]
             except (TypeError, LookupError):
-                self._fail(batch, index, _unknown(command, handlers))
+                name = command[0] if isinstance(command, list) and command else command
+                why = f"unknown command {str(name)[:60]!r}; known: {', '.join(handlers)}"
+                self._fail(batch, index, ProtocolError(why))
                 continue
             if session.failure is not None and name not in _ALWAYS and name != "load":
                 continue
@@ -172,8 +174,3 @@ class Interpreter:
             self._fail(batch, len(message.commands), error)
             failed = {"type": "done", "sequence": message.sequence, "error": session.failure}
             self._send(failed, [])
-
-
-def _unknown(command: object, handlers: dict[str, Any]) -> ProtocolError:
-    name = command[0] if isinstance(command, list) and command else command
-    return ProtocolError(f"unknown command {str(name)[:60]!r}; known: {', '.join(handlers)}")

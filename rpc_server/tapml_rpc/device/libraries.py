@@ -14,6 +14,7 @@ from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.library_format import unpack
 
 MAX_IDLE_BUILT: Final = 64
+NO_MACHINE_CODE: Final = "this server does not load machine code"
 
 
 @dataclass
@@ -55,9 +56,8 @@ class LibraryStore:
                 # What a module says of itself is held to its dialect when it is loaded.
                 if module.kind == "machine" and not self._allow_native:
                     raise InputError(
-                        f"this server does not load machine code ({module.dialect!r}), which runs "
-                        "with all its rights; if its clients are trusted, start it with "
-                        "--allow-shared-libraries"
+                        f"{NO_MACHINE_CODE} ({module.dialect!r}), which runs with all its rights; "
+                        "if its clients are trusted, start it with --allow-shared-libraries"
                     )
             built = BuiltLibrary(LoadedLibrary(self._driver, library))
             self._built[digest] = built

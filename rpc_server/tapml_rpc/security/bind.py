@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+from tapml_rpc.host_names import numeric
 from tapml_targets.errors import InputError, SetupError
 
 SCHEMES: Final = ("tcp", "ws", "wss")
@@ -68,10 +69,7 @@ def check_bind(
 
 def is_loopback(number: str) -> bool:
     """Whether a numeric address reaches only this machine."""
-    address = ipaddress.ip_address(number)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
+    return numeric(number).is_loopback
 
 
 def bracketed(host: str) -> str:

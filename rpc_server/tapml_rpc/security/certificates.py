@@ -96,7 +96,8 @@ def own_certificate(names: Sequence[str], folder: Path | None = None) -> Certifi
     make_folder(folder)
     kept = Certificate(folder / "device.crt", folder / "device.key")
     note = folder / "device.names"
-    names = _checked_names(names)
+    # A host name may be anything; a comma or a line break in it would add a line.
+    names = [name for name in names if _is_address(name) or _NAME.fullmatch(name)]
     with folder_lock(folder):
         if not _still_fits(kept, note, names):
             certificate, key = _make(names)
@@ -123,11 +124,6 @@ def host_names(bound: str) -> list[str]:
         with suppress(OSError):
             names += [str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)]
     return list(dict.fromkeys(name.partition("%")[0] for name in names))
-
-
-def _checked_names(names: Sequence[str]) -> list[str]:
-    # A host name may be anything; a comma or a line break in it would add a line.
-    return [name for name in names if _is_address(name) or _NAME.fullmatch(name)]
 
 
 def _is_address(name: str) -> bool:

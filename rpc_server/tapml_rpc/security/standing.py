@@ -11,9 +11,10 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
+from tapml_rpc.host_names import numeric
 from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.keys import is_key
 from tapml_targets.errors import SetupError, TapmlError
@@ -58,12 +59,10 @@ class FailureLimit:
 
 def _network(address: str) -> str:
     try:
-        number = ip_address(address)
+        number = numeric(address)
     except ValueError:
         return address[:64]
     if isinstance(number, IPv6Address):
-        if number.ipv4_mapped is not None:
-            return str(number.ipv4_mapped)
         return str(IPv6Address(int(number) >> 64 << 64))
     return str(number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from selectors import EVENT_READ
@@ -11,7 +12,7 @@ from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.supervisor.hub import Hub
-from tapml_rpc.supervisor.relay import Relay
+from tapml_rpc.supervisor.relay import Relay, Work
 from tapml_rpc.supervisor.relayed import Channel
 from tapml_targets.errors import ProtocolError
 
@@ -46,9 +47,17 @@ class Clients(Generic[Kind]):
     def __iter__(self) -> Iterator[Kind]:
         return iter(list(self._clients.values()))
 
+    def waits(self, identity: str, again: Callable[[], None]) -> bool:
+        """Whether a hello has to wait for a worker's start; `again` is called after that."""
+        start = self._hub.starting(identity)
+        if start is not None:
+            start.add_done_callback(lambda start: self._forwarder.post(again))
+        return start is not None
+
     def greet(self, hello: wire.Header, client: Kind, identity: str, data_address: str) -> None:
         """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
         client.relay, welcome = self._hub.hello(hello, client, identity)
+        client.relay.background = partial(self._background, client)
         self._clients[client.relay.token] = client
         client.descriptor = client.relay.fileno()
         # A session that has ended and was not settled yet may have had the number.
@@ -110,4 +119,18 @@ class Clients(Generic[Kind]):
 
     def _readable(self, client: Kind, events: int) -> None:
         client.relay.guarded(client.relay.readable)
+        if client.relay.losing:
+            # It stays readable: its end has come.
+            self._forwarder.forget(client.descriptor)
         self.settle(client)
+
+    def _background(self, client: Kind, work: Work) -> None:
+        def follow(what: Callable[[], None]) -> None:
+            client.relay.guarded(what)
+            self.settle(client)
+
+        def wait() -> None:
+            self._forwarder.post(partial(follow, work()))
+
+        # One that stays would be one for each session that there ever was at the same time.
+        threading.Thread(target=wait, name="tapml-background", daemon=True).start()

@@ -81,6 +81,7 @@ class Hub:
         self._company = Company()
         self.standing = Standing(self._identities)
         self._pool = WorkerPool(device, allow_native=options.allow_shared_libraries)
+        self.starting = self._pool.starting
 
     def start(self) -> None:
         """Open the device in a first worker; raises TapmlError, before any client is admitted."""

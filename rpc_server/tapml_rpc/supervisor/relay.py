@@ -1,8 +1,9 @@
 """One session: its client, its worker, and the end of either.
 
 A plain data connection goes to the worker for good; of any other, payloads are copied into shared
-memory and headers passed on. Nothing here waits or runs a command. When the worker dies or exceeds
-its deadline, what it was doing, how it ended and what it printed is collected and then reported.
+memory and headers passed on. Nothing here runs a command, and what waits runs on another thread.
+When the worker dies or exceeds its deadline, what it was doing, how it ended and what it printed is
+collected and then reported.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import socket
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.child_process import is_busy
-from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session
+from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session, show_fault
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
 from tapml_rpc.supervisor.relayed import Channel, RelayedData
@@ -153,13 +155,8 @@ class Standstill:
         )
 
 
-def end_and_report(what: str, worker: WorkerProcess) -> tuple[DeviceRestartedError, str]:
-    """End a worker: the error for its client, which begins with `what`, and the command, if any."""
-    running, last = worker.board.running(), worker.board.last
-    command = last.name(*running[:2]) if running else ""
-    where = f" in {command}" if command else " between two commands"
-    how = f"{worker.end(kill=True)}; a new session opens the device again"
-    return DeviceRestartedError(f"{what}{where}: {how}{last.report(running)}"), command
+Work: TypeAlias = Callable[[], Callable[[], None]]
+"""Work that may wait; it returns what is to follow it on the front's thread."""
 
 
 class Relay:
@@ -170,7 +167,8 @@ class Relay:
     client before it grants more. `keep` takes the worker of a session that its client has closed,
     with nothing under way; False if it is not kept. `on_end` is called once, with this, when the
     session has ended. `ended` says why the session is over, empty while it is not; `loss` is the
-    error its client was sent, None if it was sent none.
+    error its client was sent, None if it was sent none. `losing`: its worker is being ended, to be
+    reported. `background` does work on another thread, if any, and on this one what follows it.
     """
 
     def __init__(
@@ -197,10 +195,15 @@ class Relay:
         self._revoked = ""
         self.ended = ""
         self.loss: dict[str, Any] | None = None
+        self.losing = False
+        self.background: Callable[[Work], None] = lambda work: work()()
         self._epoch = epoch
         self._channel = channel
         self._worker = worker
         self._blobs = blobs
+        # Requests about blobs and the batches behind them, oldest first, each with its bytes.
+        self._asked: deque[tuple[Work, int]] = deque()
+        self._bounds = bounds
         self._keep = keep
         self._on_end = on_end
         self._company = company
@@ -250,14 +253,22 @@ class Relay:
         kind = header.get("type")
         if kind == "batch":
             self._work(now)
-            self._relayed.add(header, packed, chunk)
+            self._relayed.add(header, len(chunk))
+            forward = partial(self._relayed.forward, packed, chunk)
+            if self._asked:
+                self._in_turn(lambda: forward, len(chunk))
+            else:
+                forward()
         elif kind == "credit":
             wire.integer(header.get("bytes"), "credit")
             self._relayed.forward(packed)
         elif kind == "goodbye":
             self.end(_CLOSED)
         elif kind == "blob":
-            self._hand_over(*self._blobs.handle(header, chunk))
+            nbytes, most = sum(each[1] for each in self._asked) + len(chunk), self._bounds
+            if len(self._asked) >= most.unanswered or nbytes > most.upload_window:
+                raise ProtocolError("more requests about blobs wait for an answer than may")
+            self._in_turn(partial(self._request, header, chunk), len(chunk))
         else:
             raise ProtocolError(f"unknown message type {str(kind)[:60]!r}")
 
@@ -280,6 +291,8 @@ class Relay:
     def readable(self) -> None:
         """Pass on the worker's messages."""
         pipe = self._worker.pipe
+        if self.losing:
+            return
         try:
             alive = pipe.receive()
             while not self.ended and (frame := pipe.next()) is not None:
@@ -292,19 +305,15 @@ class Relay:
 
     def check(self, now: float) -> None:
         """Check deadline, silence, and a worker that does not read."""
-        if self.ended:
+        self._write(self._worker.pipe.flush)
+        if self.ended or self.losing:
             return
         if self._revoked:
             self.give_up(self._revoked, kill=True)
             return
-        self._write(self._worker.pipe.flush)
-        if self._over():
-            return
         if self._served is not None and self._served.gone():
             self.give_up("its data connection is gone")
             return
-        for reply, attachment in self._blobs.due():
-            self._hand_over(reply, attachment)
         running = self._worker.board.running()
         messages, self._seen = self._seen, self._worker.board.messages
         if messages != self._seen:
@@ -315,14 +324,11 @@ class Relay:
         if running is not None:
             self._standstill.moved(now)
             if (over := self._deadline.check(now, *running)) is not None:
-                self._tell(*over)
-                self.end("over its deadline", kill=True)
+                self.end("over its deadline", *over, kill=True)
         else:
             self._deadline.rest()
             self._check_standstill(now)
-        if self._over():
-            return
-        if 0 < self._silence_seconds < now - self._heard:
+        if not self.losing and 0 < self._silence_seconds < now - self._heard:
             self.give_up(f"silent for {now - self._heard:.0f} s")
 
     def guarded(self, work: Callable[[], None]) -> None:
@@ -339,17 +345,22 @@ class Relay:
 
     def give_up(self, why: str, *, kill: bool = False) -> None:
         """End it for a reason that its client may still receive."""
-        if not self.ended:
-            self._tell(DeviceLostError(f"this session was ended: {why}"), "")
-            self.end(why, kill=kill)
+        self.end(why, DeviceLostError(f"this session was ended: {why}"), kill=kill)
 
-    def end(self, why: str, *, kill: bool = False) -> None:
-        """End the session and its worker, and free what both held."""
+    def end(
+        self, why: str, error: TapmlError | None = None, command: str = "", *, kill: bool = False
+    ) -> None:
+        """End the session and its worker, free what both held, and tell the client an `error`."""
         if self.ended:
             return
+        # First: a channel that is found gone as it is told ends the session, too.
         self.ended = why
+        if error is not None:
+            self.loss = loss = failure_to_wire(error, command) | self._worker.last_words()
+            self._channel.send_control(wire.pack({"type": "event", "error": loss}))
         self._company.leave(self.token)
-        self._blobs.close()
+        if not self._asked:
+            self._blobs.close()
         if kill:
             self._worker.kill()
         # Off the list first: another front's thread may be reading every session's memory.
@@ -372,20 +383,51 @@ class Relay:
         self._company.note(self.token, now)
         self._worker.board.shared = self._company.beside(self.token, now)
 
-    def _over(self) -> bool:
-        return bool(self.ended)
+    def _in_turn(self, work: Work, nbytes: int) -> None:
+        """Have work done, and its `nbytes` released, once all earlier work has been."""
+        self._asked.append((work, nbytes))
+        if len(self._asked) == 1:
+            self.background(self._next)
 
-    def _hand_over(self, reply: wire.Header | None, attachment: Attachment | None) -> None:
+    def _next(self) -> Callable[[], None]:
+        return partial(self._follow, self._asked[0][0]())
+
+    def _follow(self, follow: Callable[[], None]) -> None:
+        try:
+            if not self.ended:
+                follow()
+        finally:
+            self._asked.popleft()
+            if self.ended:
+                self._asked.clear()
+                self._blobs.close()
+            elif self._asked:
+                self.background(self._next)
+
+    def _request(
+        self, header: wire.Header, chunk: memoryview, frame: Frame | None = None
+    ) -> Callable[[], None]:
+        """Handle a request about blobs, which may wait for a disk."""
+        try:
+            reply, attachment = self._blobs.handle(header, chunk)
+        except Exception as error:
+            show_fault(error)
+            return partial(self._hand_over, error_reply(error, header), None, frame)
+        return partial(self._hand_over, wire.pack(reply), attachment, frame)
+
+    def _hand_over(self, reply: bytes, attachment: Attachment | None, frame: Frame | None) -> None:
         """Report a blob that the worker may or may no longer read to it, and answer the client."""
+        if frame is not None and frame.start != NOWHERE:
+            self._worker.down.release(frame.start, frame.nbytes)
         if attachment is not None:
             digest, descriptor, nbytes = attachment
             packed = wire.pack({"type": "attached", "digest": digest, "nbytes": nbytes})
             given = descriptor if descriptor >= 0 else None
             self._write(lambda: self._worker.pipe.send(packed, descriptor=given))
-        if reply is not None and self._served is not None:
-            self._write(lambda: self._worker.pipe.send(wire.pack(reply)))
-        elif reply is not None:
-            self._taken(self._channel.send_data(wire.pack(reply), ()))
+        if self._served is not None:
+            self._write(lambda: self._worker.pipe.send(reply))
+        else:
+            self._taken(self._channel.send_data(reply, ()))
 
     def _write(self, send: Callable[[], None]) -> None:
         try:
@@ -402,8 +444,7 @@ class Relay:
             try:
                 check_ready(header)
             except TapmlError as error:
-                self._tell(error, "")
-                self.end("its worker could not open the device")
+                self.end("its worker could not open the device", error)
             return
         if self._served is None:
             self._taken(self._relayed.pass_on(header, frame))
@@ -416,18 +457,10 @@ class Relay:
 
     def _answer_blob(self, header: wire.Header, frame: Frame) -> None:
         """Answer what the client has asked about blobs, which its worker passes on."""
-        down, chunk = self._worker.down, memoryview(frame.inline)
+        chunk = memoryview(frame.inline)
         if frame.start != NOWHERE:
-            chunk = down.view(frame.start, frame.nbytes)
-        try:
-            if header.get("type") != "blob":
-                raise ProtocolError(f"unknown message type {str(header.get('type'))[:60]!r}")
-            self._hand_over(*self._blobs.handle(header, chunk))
-        except TapmlError as error:
-            reply = error_reply(error, header)
-            self._write(lambda: self._worker.pipe.send(reply))
-        if frame.start != NOWHERE:
-            down.release(frame.start, frame.nbytes)
+            chunk = self._worker.down.view(frame.start, frame.nbytes)
+        self._in_turn(partial(self._request, header, chunk, frame), len(chunk))
 
     def _taken(self, taken: bool) -> None:
         if not taken:
@@ -447,7 +480,7 @@ class Relay:
         return pong
 
     def _check_standstill(self, now: float) -> None:
-        has_none = self._relayed.has_none()
+        has_none = self._relayed.has_none() or bool(self._asked)
         if self._served is not None:
             board = self._worker.board
             has_none = board.taken == board.answered and not self._served.unread()
@@ -456,11 +489,17 @@ class Relay:
 
     def _lose(self, what: str) -> None:
         """The worker is gone or unusable: collect what it leaves behind, and report it."""
-        if self.ended:
+        if self.ended or self.losing:
             return
-        self._tell(*end_and_report(what, self._worker))
-        self.end(what)
+        self.losing = True
+        running, last = self._worker.board.running(), self._worker.board.last
+        command = last.name(*running[:2]) if running else ""
+        where = f" in {command}" if command else " between two commands"
+        shown = last.report(running)
 
-    def _tell(self, error: TapmlError, command: str) -> None:
-        self.loss = failure = failure_to_wire(error, command) | self._worker.last_words()
-        self._channel.send_control(wire.pack({"type": "event", "error": failure}))
+        def end() -> Callable[[], None]:
+            how = f"{self._worker.end(kill=True)}; a new session opens the device again"
+            error = DeviceRestartedError(f"{what}{where}: {how}{shown}")
+            return partial(self.end, what, error, command)
+
+        self.background(end)

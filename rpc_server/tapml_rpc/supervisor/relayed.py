@@ -110,10 +110,9 @@ class RelayedData:
         self._write = write
         self._window = Window(bounds)
 
-    def add(self, header: wire.Header, packed: bytes, chunk: memoryview) -> None:
-        """Take a batch; raises ProtocolError if it is malformed or out of bounds."""
-        self._window.add(header, len(chunk))
-        self.forward(packed, chunk)
+    def add(self, header: wire.Header, nbytes: int) -> None:
+        """Count a batch; raises ProtocolError if it is malformed or out of bounds."""
+        self._window.add(header, nbytes)
 
     def forward(self, packed: bytes, chunk: memoryview = _NO_CHUNK) -> None:
         """Hand a message on; raises ProtocolError if there is no room for its chunk."""

@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from websockets.http11 import Request
@@ -100,7 +101,9 @@ class _Connection:
             if self.client is None:
                 if header.get("type") != "hello":
                     raise ProtocolError("a control connection begins with a hello")
-                self.client = self._front.greet(header, self)
+                again = partial(self._hear_control, message)
+                if not self._front.clients.waits(self.identity, again):
+                    self.client = self._front.greet(header, self)
                 return
             if header.get("session") != self.client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
@@ -109,7 +112,8 @@ class _Connection:
                 self.peer.put(frames.head(reply, 0))
         except Exception as error:
             show_fault(error)
-            self.peer.put(_message({"type": "refused", "error": failure_to_wire(error)}))
+            refused = {"type": "refused", "error": failure_to_wire(error)}
+            self.peer.put(frames.head(wire.pack(refused), 0))
             if self.client is None:
                 self.peer.close(REFUSED, str(error))
 
@@ -249,8 +253,3 @@ def _split(message: memoryview | None) -> tuple[memoryview, memoryview]:
     if message is None:
         raise ProtocolError("a text message came; messages are binary")
     return frames.split(message)
-
-
-def _message(header: wire.Header) -> bytes:
-    """A complete message without a chunk."""
-    return frames.head(wire.pack(header), 0)

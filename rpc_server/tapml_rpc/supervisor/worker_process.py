@@ -34,7 +34,8 @@ START_SECONDS: Final = 60.0
 KEPT_WORKERS: Final = 4
 KEPT_SECONDS: Final = 60.0
 KEPT_BYTES: Final = 1 << 30
-_REST_SECONDS: Final = 2.0
+# In which a worker leaves a session: on a loaded machine it may not be scheduled for some.
+_REST_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
 _UNSENT_BYTES: Final = 64 << 20
 _END_SECONDS: Final = 1.0
@@ -196,13 +197,13 @@ class WorkerProcess:
             code = self._process.wait()
         return describe_exit(code)
 
-    def let_go(self, after: Callable[[], None] | None = None) -> None:
+    def let_go(self, after: Callable[[], None] | None = None) -> threading.Thread:
         """End it normally without waiting: its socket closes, and it is killed if it stays.
 
-        `after` is called on another thread once it has ended. Only the first call has an effect.
+        `after` is called once it has ended, on the thread returned. Only the first call counts.
         """
         if self._ending is not None:
-            return
+            return self._ending
         self.pipe.close()
         self.up.close()
         self.down.close()
@@ -215,11 +216,7 @@ class WorkerProcess:
 
         self._ending = threading.Thread(target=end, name="tapml-worker-end", daemon=True)
         self._ending.start()
-
-    def wait_until_ended(self) -> None:
-        """Wait until :meth:`let_go`, which was called, has done everything."""
-        if self._ending is not None:
-            self._ending.join()
+        return self._ending
 
 
 def _open_channels(
@@ -270,6 +267,13 @@ class WorkerPool:
                 spare = self._starter.submit(self._start_after, after_seconds, wanted)
                 self._spare = spare
             return spare
+
+    def starting(self, identity: str) -> Future[WorkerProcess] | None:
+        """The start that :meth:`take` would wait for, if it can be waited for elsewhere."""
+        with self._lock:
+            if identity in self._kept or (self._spare is not None and self._spare.done()):
+                return None
+        return self.prepare()
 
     def keep(
         self, identity: str, worker: WorkerProcess, *, still: Callable[[], bool] = lambda: True

@@ -40,12 +40,6 @@ _CHECK_SECONDS: Final = 0.1
 _FOR_TRACKERS: Final = ("register", "request", "list")
 
 
-def _port_advice(error: OSError | zmq.ZMQError) -> str:
-    if error.errno not in (zmq.EADDRINUSE, errno.EADDRINUSE):
-        return ""
-    return "; another server listens there: end it, or give another port (0 takes a free one)"
-
-
 class _Client(Client):
     """A client on the two sockets; a plain data connection is its worker's."""
 
@@ -126,7 +120,10 @@ class ZmqFront:
         except (OSError, zmq.ZMQError) as error:
             self._end_context(linger=0)
             why = zmq.strerror(error.errno) if error.errno else str(error)
-            raise SetupError(f"cannot listen on {where}: {why}{_port_advice(error)}") from None
+            if error.errno in (zmq.EADDRINUSE, errno.EADDRINUSE):
+                why += "; another server listens there: end it, or give another port (0 takes a "
+                why += "free one)"
+            raise SetupError(f"cannot listen on {where}: {why}") from None
         self.address = self._control.address
         self.data_address = self._data.address
 
@@ -219,13 +216,20 @@ class ZmqFront:
                 self._clients.settle(client)
 
     def _hello(self, end: RouterEnd, who: str, header: wire.Header) -> None:
-        # A connection has one session: no client can fill the server from a single one.
-        self._end_of("its client began another on the same connection", end)
-        self._make_room()
-        self._clients.greet(header, _Client(end), who, self.data_address)
+        if self._clients.waits(who, partial(self._hello, end, who, header)):
+            return
+        try:
+            # A connection has one session: no client can fill the server from a single one.
+            self._end_of("its client began another on the same connection", end)
+            self._make_room()
+            self._clients.greet(header, _Client(end), who, self.data_address)
+        except Exception as error:
+            self._refuse(end, error)
 
     def _make_room(self) -> None:
-        if self._hub.load()["sessions"] < self._hub.bounds.sessions:
+        held: wire.Header = {}
+        self._hub.count(held)
+        if held["sessions"] < self._hub.bounds.sessions:
             return
         for client in self._clients:
             if not client.send_control(wire.pack({"type": "probe"})):

@@ -67,6 +67,7 @@ class Connection:
         elif self._looked - self._heard > ANSWER_SECONDS:
             raise SetupError(
                 f"the tracker at {self.address} has not answered for {ANSWER_SECONDS:g} s"
+                f"{told(self.address)}"
             )
         return header
 

@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -169,7 +170,8 @@ class Door(WebSocketServer):
         elif request.path in _ENDPOINTS:
             admitted = self._relayed_admission.check(request, upgrade.host)
             if isinstance(admitted, admission.Refusal):
-                upgrade.answer(admitted)
+                why = f"this is a tracker, whose devices are tracker:NAME; {admitted.reason}"
+                upgrade.answer(replace(admitted, reason=why))
             elif upgrade.accept(request):
                 self._join(upgrade, request.path, admitted)
         else:
@@ -229,7 +231,7 @@ class Door(WebSocketServer):
             upgrade.answer(admission.Refusal(HTTPStatus.UPGRADE_REQUIRED, reason))
             return
         agreed = Headers({"Connection": "Upgrade", "Upgrade": PROTOCOL})
-        upgrade.accept_as(Response(HTTPStatus.SWITCHING_PROTOCOLS, "Switching Protocols", agreed))
+        upgrade.response = Response(HTTPStatus.SWITCHING_PROTOCOLS, "Switching Protocols", agreed)
         self._join(upgrade, request.path, given_token(request) or "")
 
     def _join(self, upgrade: _Relayed, path: str, secret: str) -> None:

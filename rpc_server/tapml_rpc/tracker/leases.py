@@ -282,7 +282,10 @@ class Leases:
 
     def _tell_place(self, waiting: Waiting, position: int, matching: list[Device]) -> None:
         # A device's holder is no secret among those who may ask for it.
-        busy = [[device.name, _holders(device)] for device in matching[:_SHOWN]]
+        busy = [
+            [device.name, ", ".join(lease.request.label for lease in device.leases.values())]
+            for device in matching[:_SHOWN]
+        ]
         known = [] if matching else sorted(self._devices)[: 2 * _SHOWN]
         told = (position, repr(busy), repr(known))
         if told != waiting.told:
@@ -293,10 +296,6 @@ class Leases:
 
 def _busyness(device: Device) -> tuple[int, int, str]:
     return device.load.get("sessions", 0), device.load.get("device_bytes", 0), device.name
-
-
-def _holders(device: Device) -> str:
-    return ", ".join(lease.request.label for lease in device.leases.values())
 
 
 def _ended_message(lease: Lease, why: str) -> wire.Header:

@@ -116,6 +116,7 @@ class Registry:
                 "a device's name is 1 to 63 letters, digits, '.', '_' or '-', "
                 f"beginning with a letter or a digit; got {printable(name)!r}"
             )
+        certificate = wire.text(header.get("certificate", ""), "certificate", 128)
         life = wire.octets(header.get("life"), "life", 64)
         if len(life) != _LIFE_BYTES:
             raise ProtocolError(f"life must be {_LIFE_BYTES} random bytes, got {len(life)}")
@@ -133,7 +134,7 @@ class Registry:
             heard=now,
             since=now,
             server_key=_server_key(header.get("server_key", "")),
-            certificate=_certificate(header.get("certificate", "")),
+            certificate=certificate and parse_fingerprint(certificate),
             load=_load(header.get("load", {})),
         )
         self._make_way(name, sender, life)
@@ -270,12 +271,6 @@ def _server_key(value: object) -> str:
             "`tapml rpc keygen` printed, or an empty text"
         )
     return key
-
-
-def _certificate(value: object) -> str:
-    """Check the fingerprint of a device's own certificate; empty for none."""
-    text = wire.text(value, "certificate", 128)
-    return parse_fingerprint(text) if text else ""
 
 
 def _bindings(value: object) -> frozenset[str]:

@@ -78,7 +78,8 @@ class Admission:
         if request.path not in self._paths:
             return Refusal(
                 HTTPStatus.NOT_FOUND,
-                f"this is a tapml server; its connections are {' and '.join(self._paths)}",
+                f"this is a tapml server; its connections are {' and '.join(self._paths)}; a "
+                "device's address is for --device, a tracker's for --tracker",
             )
         origins = request.headers.get_all("Origin")
         if origins and not (len(origins) == 1 and self._allows(origins[0], request)):

@@ -10,6 +10,7 @@ what a peer sends is either that or refused.
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import Final
 
@@ -23,6 +24,8 @@ CONTROL_PATH: Final = "/control"
 DATA_PATH: Final = "/data"
 MAX_MESSAGE_BYTES: Final = wire.MAX_HEADER_BYTES + wire.MAX_CHUNK_BYTES + 16
 
+LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
+LOGGER.setLevel(logging.CRITICAL)  # the `websockets` package would print tokens, and peers' faults
 _LENGTH: Final = struct.Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(wire.CHUNK_ALIGNMENT))
 _NO_CHUNK: Final = memoryview(b"")

@@ -22,7 +22,7 @@ from websockets.uri import parse_uri
 from tapml_rpc.diagnose import told
 from tapml_rpc.host_names import look_up
 from tapml_rpc.security.tls import tls_failure
-from tapml_rpc.websocket.frames import SUBPROTOCOL
+from tapml_rpc.websocket.frames import LOGGER, SUBPROTOCOL
 from tapml_targets.errors import (
     InputError,
     ProtocolError,
@@ -91,7 +91,7 @@ def open_socket(
             context = ssl_context or ssl.create_default_context()
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             connection = context.wrap_socket(connection, server_hostname=uri.host)
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)])
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(SUBPROTOCOL)], logger=LOGGER)
         request = protocol.connect()
         if token is not None:
             request.headers["Authorization"] = f"Bearer {token}"

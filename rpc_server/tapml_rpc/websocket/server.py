@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
 import math
 import os
 import selectors
@@ -24,9 +22,10 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from tapml_rpc.flow import Acceptor, Forwarder, receive, send
+from tapml_rpc.host_names import numeric
 from tapml_rpc.websocket.admission import Admission, Refusal
 from tapml_rpc.websocket.connection import GOING_AWAY, Heard, ServerConnection
-from tapml_rpc.websocket.frames import SUBPROTOCOL
+from tapml_rpc.websocket.frames import LOGGER, SUBPROTOCOL
 from tapml_targets.errors import SetupError
 
 MAX_UPGRADES: Final = 256
@@ -35,9 +34,6 @@ _TAKE_SECONDS: Final = 60.0
 _END_SECONDS: Final = 1.0
 _CHECKERS: Final = 8
 _BACKLOG: Final = 512
-_LOGGER: Final = logging.getLogger("tapml_rpc.websocket")
-# Faults of hostile or broken peers are answered, and not printed in the server's terminal.
-_LOGGER.setLevel(logging.CRITICAL)
 
 
 def listen(host: str, port: int, advice: str) -> socket.socket:
@@ -59,7 +55,7 @@ class PendingUpgrade:
     """A connection that is not admitted yet, which this object owns until then.
 
     `context` is for ``wss``; None for ``ws``. `asked`: its request has come. `taking`: it receives
-    an answer longer than a connection has room for.
+    an answer longer than a connection has room for. `response` is what :meth:`come_in` answers.
     """
 
     def __init__(
@@ -76,9 +72,9 @@ class PendingUpgrade:
         self.asked = self.taking = False
         self.deadline = time.monotonic() + OPEN_SECONDS
         self.socket = connection
-        self._protocol = ServerProtocol(subprotocols=[Subprotocol(SUBPROTOCOL)], logger=_LOGGER)
+        self._protocol = ServerProtocol(subprotocols=[Subprotocol(SUBPROTOCOL)], logger=LOGGER)
         self._server = server
-        self._response: Response | None = None
+        self.response: Response | None = None
         self._left = memoryview(b"")
         self._handshake: Callable[[], None] | None = None
         if context is not None:
@@ -109,22 +105,18 @@ class PendingUpgrade:
         """Whether it is an upgrade; that is answered by :meth:`come_in`, anything else now."""
         response = self._protocol.accept(request)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            self._response = response
+            self.response = response
             return True
         with suppress(OSError):
             self._respond(response)
         self.end()
         return False
 
-    def accept_as(self, response: Response) -> None:
-        """Have :meth:`come_in` answer with this."""
-        self._response = response
-
     def come_in(self) -> socket.socket:
         """Complete the upgrade; the caller owns the connection. Raises OSError if it is gone."""
-        assert self._response is not None  # noqa: S101 - it was accepted
+        assert self.response is not None  # noqa: S101 - it was accepted
         self._server.forget(self)
-        self._respond(self._response)
+        self._respond(self.response)
         return self.socket
 
     def end(self) -> None:
@@ -219,10 +211,12 @@ class WebSocketServer:
         """Accept connections to a listening socket, of a `kind`; `context` is for ``wss``."""
 
         def greet(connection: socket.socket, address: Any) -> None:
-            if self._has_room_at_the_door():
-                self._pend(connection, partial(kind, self, connection, _host(address), context))
-            else:
-                connection.close()
+            host = str(numeric(str(address[0]).partition("%")[0]))
+            with suppress(OSError):  # of one that has gone again
+                if self._has_room_at_the_door():
+                    self._upgrades[kind(self, connection, host, context)] = None
+                    return
+            connection.close()
 
         self._acceptors.append(Acceptor(self.forwarder, listener, greet))
 
@@ -327,14 +321,3 @@ class WebSocketServer:
         if idle is not None:
             idle.end()
         return idle is not None
-
-    def _pend(self, connection: socket.socket, pending: Callable[[], PendingUpgrade]) -> None:
-        try:
-            self._upgrades[pending()] = None
-        except OSError:
-            connection.close()
-
-
-def _host(address: Any) -> str:
-    number = ipaddress.ip_address(str(address[0]).partition("%")[0])
-    return str(getattr(number, "ipv4_mapped", None) or number)

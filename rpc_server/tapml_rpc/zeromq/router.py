@@ -8,7 +8,6 @@ which descriptor it came.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tapml_rpc import wire
 from tapml_rpc.flow import Forwarder
+from tapml_rpc.host_names import numeric
 from tapml_rpc.security.curve import ServerCurve, apply_server, client_identity
 from tapml_targets.errors import ProtocolError
 
@@ -211,10 +211,7 @@ class RouterEnd:
     @property
     def host(self) -> str:
         """Its numeric address, which libzmq adds to what comes before the peer can."""
-        host = ipaddress.ip_address(
-            "" if self._frame is None else str(self._frame.get("Peer-Address"))
-        )
-        return str(getattr(host, "ipv4_mapped", None) or host)
+        return str(numeric("" if self._frame is None else str(self._frame.get("Peer-Address"))))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RouterEnd) and other.key == self.key

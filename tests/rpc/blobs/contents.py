@@ -30,6 +30,12 @@ def put(store: BlobStore, identity: str, data: bytes, piece: int = 1 << 20) -> s
     return arrival.digest
 
 
+def settle(store: BlobStore) -> None:
+    """Wait until copies under way are on the disk."""
+    if store._background is not None:
+        store._background.submit(lambda: None).result()
+
+
 def say(requests: BlobRequests, operation: str, chunk: bytes = b"", **fields: Any) -> Any:
     """The value that a message is answered with at once."""
     header = {"type": "blob", "sequence": 1, "operation": operation, **fields}

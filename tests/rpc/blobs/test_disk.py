@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.store import BlobStore
 from tapml_targets import failpoints as boundaries
 from tapml_targets.errors import InputError, SetupError
-from tests.rpc.blobs.contents import content, digest_of, put
+from tests.rpc.blobs.contents import content, digest_of, put, settle
 
 ROOM = 1 << 20
 DATA = content(1, 100_000)
@@ -29,11 +30,11 @@ PUT_ONE = """
 import sys
 from pathlib import Path
 from tapml_rpc.blobs.store import BlobStore
-from tests.rpc.blobs.contents import content, put
+from tests.rpc.blobs.contents import content, put, settle
 
 store = BlobStore(1 << 20, 1 << 20, Path(sys.argv[1]))
 put(store, "one", content(1, 100_000))
-store.settle()
+settle(store)
 print(store.statistics().disk_problem, flush=True)
 store.close()
 """
@@ -50,9 +51,6 @@ def opened(folder: Path, memory: int = ROOM, disk: int = ROOM) -> Iterator[BlobS
 
 def attached(store: BlobStore, identity: str, digest: str) -> bytes | None:
     """A blob as a session gets it; None where it does not."""
-    loading = store.fetch(identity, digest)
-    if loading is not None:
-        loading.result(30)
     attachment = store.attach("session", identity, digest)
     if attachment is None:
         return None
@@ -90,7 +88,7 @@ def test_a_blob_is_there_for_the_next_supervisor_and_its_owner_alone(
 def test_a_second_owner_is_remembered_too(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, "one", DATA)
-        store.settle()
+        settle(store)
         put(store, "other", DATA)
     with opened(tmp_path) as store:
         assert store.holds("one", DIGEST) and store.holds("other", DIGEST)
@@ -101,7 +99,7 @@ def test_what_leaves_memory_comes_back_from_disk(tmp_path: Path) -> None:
     with opened(tmp_path, memory=4 * 4096) as store:
         data = content(1, 3 * 4096)
         digest = put(store, "one", data)
-        store.settle()
+        settle(store)
         put(store, "one", content(2, 3 * 4096))
         assert store.holds("one", digest)
         assert attached(store, "one", digest) == data
@@ -202,7 +200,7 @@ def test_the_disk_has_a_budget_and_what_was_used_longest_ago_goes(tmp_path: Path
     with opened(tmp_path, disk=250_000) as store:
         for seed in range(4):
             digests.append(put(store, "one", content(seed, 100_000)))
-            store.settle()
+            settle(store)
         assert store.statistics().disk_bytes == 200_000
     with opened(tmp_path, disk=250_000) as store:
         assert [store.holds("one", digest) for digest in digests] == [False, False, True, True]
@@ -222,7 +220,7 @@ def test_what_was_used_lately_outlives_a_restart_and_a_smaller_budget(tmp_path: 
 def test_a_blob_over_the_disk_budget_is_kept_in_memory_alone(tmp_path: Path) -> None:
     with opened(tmp_path, disk=50_000) as store:
         put(store, "one", DATA)
-        store.settle()
+        settle(store)
         assert store.statistics().disk_bytes == 0
         assert attached(store, "one", DIGEST) == DATA
 
@@ -230,11 +228,11 @@ def test_a_blob_over_the_disk_budget_is_kept_in_memory_alone(tmp_path: Path) -> 
 def test_reading_back_needs_room_in_memory(tmp_path: Path) -> None:
     with opened(tmp_path, memory=30 * 4096) as store:
         put(store, "one", DATA)
-        store.settle()
+        settle(store)
         other = put(store, "one", content(2, 20 * 4096))
         store.attach("session", "one", other)
         with pytest.raises(InputError, match="no room for a blob of 100000 bytes"):
-            store.fetch("one", DIGEST)
+            store.attach("session", "one", DIGEST)
         store.detach("session", other)
         assert attached(store, "one", DIGEST) == DATA
 
@@ -258,12 +256,41 @@ def test_a_blob_evicted_while_it_is_copied_leaves_nothing(
         monkeypatch.setattr(BlobFolder, "write_owners", evicting)
         monkeypatch.setattr(BlobFolder, "write", noted)
         put(store, "one", DATA)
-        store.settle()
-        store.settle()
+        settle(store)
+        settle(store)
         assert outcomes == [False, True]
         assert not store.holds("one", DIGEST)
         assert not (tmp_path / DIGEST).exists()
         assert store.statistics().disk_bytes == 90 * 4096
+
+
+def test_a_blob_that_comes_while_copies_are_waited_for_at_the_end_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying, write = threading.Event(), BlobFolder.write
+    closing = threading.Event()
+
+    def waiting(*arguments: Any) -> bool:
+        copying.set()
+        closing.wait(30)
+        return write(*arguments)
+
+    monkeypatch.setattr(BlobFolder, "write", waiting)
+    store = BlobStore(ROOM, ROOM, tmp_path)
+    put(store, "one", DATA)
+    assert copying.wait(30) and store._background is not None
+    shutdown = store._background.shutdown
+
+    def noted(*, wait: bool) -> None:
+        shutdown(wait=False)
+        put(store, "one", content(2, 4096))
+        closing.set()
+        shutdown(wait=wait)
+
+    monkeypatch.setattr(store._background, "shutdown", noted)
+    store.close()
+    with opened(tmp_path) as store:
+        assert store.holds("one", DIGEST) and store.statistics().blobs == 1
 
 
 BOUNDARIES = [
@@ -312,13 +339,13 @@ def test_a_real_disk_that_is_full_costs_the_copy_and_nothing_else(
     try:
         with opened(folder) as store:
             put(store, "one", DATA)
-            store.settle()
+            settle(store)
             found = store.statistics()
             assert "No space left" in found.disk_problem and found.disk_bytes == 0
             assert [path.name for path in folder.iterdir()] == ["lock"]
             assert attached(store, "one", DIGEST) == DATA
             put(store, "one", content(3, 100_000))
-            store.settle()
+            settle(store)
             assert capfd.readouterr().err.count("kept in memory alone") == 1
             small = put(store, "one", content(2, 10_000))
         with opened(folder) as store:

@@ -23,7 +23,7 @@ from tapml_rpc.blobs.index import Arrival
 from tapml_rpc.blobs.memory import PAGE_BYTES
 from tapml_rpc.blobs.store import BlobStore
 from tapml_targets.errors import InputError
-from tests.rpc.blobs.contents import content, digest_of, put
+from tests.rpc.blobs.contents import content, digest_of, put, settle
 
 MEMORY, DISK = 8 * PAGE_BYTES, 12 * PAGE_BYTES
 IDENTITIES = st.sampled_from(["ann", "bob", "cy"])
@@ -83,14 +83,11 @@ class BlobStoreMachine(RuleBasedStateMachine):
     def attach(self, identity: str, data: bytes) -> None:
         digest = digest_of(data)
         held = self.store.holds(identity, digest)
+        self.sessions += 1
         try:
-            loading = self.store.fetch(identity, digest)
+            attachment = self.store.attach(self.sessions, identity, digest)
         except InputError:
             return
-        if loading is not None:
-            loading.result()
-        self.sessions += 1
-        attachment = self.store.attach(self.sessions, identity, digest)
         assert (attachment is not None) == held
         if attachment is not None:
             self.attached[self.sessions, digest] = attachment.fd, data
@@ -104,7 +101,7 @@ class BlobStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def copies_reach_the_disk(self) -> None:
-        self.store.settle()
+        settle(self.store)
 
     @rule()
     def restart(self) -> None:
@@ -137,7 +134,7 @@ class BlobStoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            self.store.settle()
+            settle(self.store)
             found = self.store.statistics()
             on_disk = [
                 path.stat().st_size

@@ -303,7 +303,7 @@ def test_why_a_library_is_not_attached_is_said_and_one_that_is_built_loads_witho
         session.unload(session.upload(packed))
         session.fence()
         # As if it were on disk alone, and the memory full of others' attachments.
-        monkeypatch.setattr(store, "fetch", full)
+        monkeypatch.setattr(store, "attach", full)
         assert session.upload(packed).operators == ("add_one",)
         with pytest.raises(InputError, match="no room for a blob"):
             session.upload(add_one_library(comment="another"))

@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,14 +15,18 @@ import pytest
 
 from tapml.cli.secrets import make_pair
 from tapml_rpc import wire
+from tapml_rpc.flow import Forwarder
+from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
+from tapml_rpc.supervisor.relay import Work
 from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.websocket.admission import LeaseGuard
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import DeviceLostError, SetupError
+from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.limits import Limits
+from tests.rpc.blobs.contents import digest_of
 from tests.rpc.websocket.one_token import OneToken
 
 # Nothing here waits for a worker to open it.
@@ -37,6 +42,7 @@ class Told:
 
     def __init__(self) -> None:
         self.control: list[wire.Header] = []
+        self.data: list[wire.Header] = []
 
     def send_control(self, packed: bytes) -> bool:
         self.control.append(wire.unpack(packed))
@@ -48,6 +54,7 @@ class Told:
         parts: Sequence[memoryview | bytes],
         sent: Callable[[], None] | None = None,
     ) -> bool:
+        self.data.append(wire.unpack(packed))
         return True
 
 
@@ -170,22 +177,109 @@ def test_the_next_worker_is_started_beside_the_front(
     assert relay.pid and len(started) >= 1 and threading.get_ident() not in started
 
 
-def test_a_lost_worker_is_waited_for_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each wait takes up to a second, in which no other session of the front is served."""
-    waited: list[bool] = []
-    end, here = WorkerProcess.end, threading.get_ident()
+def test_a_hello_that_finds_no_worker_waits_beside_the_front(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, start, again = threading.Event(), WorkerProcess.__init__, list[int]()
 
-    def noted(worker: WorkerProcess, *, kill: bool = False) -> str:
-        if threading.get_ident() == here:
-            waited.append(kill)
-        return end(worker, kill=kill)
+    def slow(worker: WorkerProcess, *given: Any, **named: Any) -> None:
+        assert may_start.wait(60)
+        start(worker, *given, **named)
 
-    monkeypatch.setattr(WorkerProcess, "end", noted)
-    channel = Told()
+    monkeypatch.setattr(WorkerProcess, "__init__", slow)
+    forwarder = Forwarder()
+    clients = Clients[Client](hub, forwarder, lambda client, why: None)
+    assert clients.waits("ada", lambda: again.append(threading.get_ident()))
+    forwarder.step(0)
+    assert not again
+    may_start.set()
+    while not again:
+        forwarder.step(60)
+    assert again == [threading.get_ident()] and not clients.waits("ada", again.clear)
+    # A start that failed is waited for once: the hello is answered with what is wrong.
+    monkeypatch.setattr(WorkerProcess, "__init__", lambda worker, *given, **named: 1 // 0)
+    hub.hello(HELLO, Told(), "ada")
+    assert clients.waits("ada", again.clear)
+    while again:
+        forwarder.step(60)
+    assert not clients.waits("ada", again.clear)
+    with pytest.raises(ZeroDivisionError):
+        hub.hello(HELLO, Told(), "ada")
+    forwarder.close()
+
+
+def put_message(hub: Hub, offset: int, sequence: int = 1) -> wire.Header:
+    """A byte of a blob of two."""
+    fields = {"operation": "put", "digest": digest_of(b"xy"), "total": 2, "offset": offset}
+    return {"type": "blob", "epoch": hub.epoch, "sequence": sequence, **fields}
+
+
+def test_what_waits_is_not_done_on_the_fronts_thread(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashing a piece of a blob takes milliseconds, the end of a worker up to a second."""
+    channel, later, forwarded = Told(), deque[Work](), list[bytes]()
     relay, _ = hub.hello(HELLO, channel, "ada")
+    relay.background = later.append
+    monkeypatch.setattr(relay._relayed, "forward", lambda packed, chunk: forwarded.append(packed))
+    relay.accept(put_message(hub, 0), b"", memoryview(b"x"))
+    batch: wire.Header = {"type": "batch", "epoch": hub.epoch, "sequence": 2, "commands": []}
+    relay.accept(batch, b"batch", memoryview(b""))
+    assert relay.control({"type": "ping", "sequence": 1}) and len(later) == 1
+    assert not channel.data and not forwarded
+    later.popleft()()()
+    # What was sent behind it is forwarded behind it.
+    assert channel.data == [{"type": "blob-done", "sequence": 1, "value": False}]
+    assert not forwarded and hub.blobs.statistics().arriving_bytes
+    later.popleft()()()
+    assert forwarded == [b"batch"]
     os.kill(relay.pid, signal.SIGKILL)
-    while not relay.ended:
+    while not relay.losing:
         assert select.select([relay.fileno()], [], [], 60)[0]
         relay.readable()
-    assert waited == [True]
-    assert "SIGKILL" in channel.control[-1]["error"]["message"]
+    relay.readable()
+    relay.check(time.monotonic())
+    # Whatever is done meanwhile, its end is reported once, and the session holds nothing then.
+    assert len(later) == 1 and not channel.control and not relay.ended
+    relay.accept(put_message(hub, 1, 3), b"", memoryview(b"z"))
+    later.popleft()()()
+    assert relay.fileno() < 0 and "SIGKILL" in channel.control[-1]["error"]["message"]
+    later.popleft()()()
+    assert len(channel.data) == len(channel.control) == 1 and not later
+    assert not hub.blobs.statistics().arriving_bytes
+
+
+def test_a_session_ends_once_whose_client_is_found_gone_as_it_is_told(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, ended = Told(), list[str]()
+    relay, _ = hub.hello(HELLO, channel, "ada")
+    monkeypatch.setattr(relay, "_on_end", lambda relay: ended.append(relay.ended))
+    monkeypatch.setattr(channel, "send_control", lambda packed: relay.give_up("it is gone"))
+    relay.give_up("over its deadline", kill=True)
+    assert ended == ["over its deadline"] and "deadline" in str(relay.loss)
+
+
+def test_a_fault_behind_a_request_leaves_nothing_of_the_session(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = deque[Work]()
+    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay.background = later.append
+    monkeypatch.setattr(relay, "_hand_over", lambda *arguments: 1 // 0)
+    for offset in range(2):
+        relay.accept(put_message(hub, 0, offset + 1), b"", memoryview(b"x"))
+    relay.guarded(later.popleft()())
+    relay.guarded(later.popleft()())
+    assert "its relay failed" in relay.ended and "ZeroDivisionError" in capsys.readouterr().err
+    assert not hub.blobs.statistics().arriving_bytes and not later
+
+
+def test_requests_that_wait_are_bounded(hub: Hub) -> None:
+    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay.background = lambda work: None
+    chunk = memoryview(bytes(hub.bounds.upload_window // 2))
+    for sequence in range(2):
+        relay.accept(put_message(hub, 0, sequence), b"", chunk)
+    with pytest.raises(ProtocolError, match="wait for an answer than may"):
+        relay.accept(put_message(hub, 0, 2), b"", chunk)

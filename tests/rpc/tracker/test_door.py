@@ -67,6 +67,7 @@ def status_of(refused: pytest.ExceptionInfo[InvalidStatus]) -> tuple[int, str]:
         ("/tracker", "", None, HTTPStatus.UNAUTHORIZED, "no token came"),
         ("/tracker", "wrong", None, HTTPStatus.UNAUTHORIZED, "not this server's"),
         ("/tracker", TOKEN, "https://evil.example", HTTPStatus.FORBIDDEN, "pages from"),
+        ("/control", "", None, HTTPStatus.UNAUTHORIZED, "whose devices are tracker:NAME; no token"),
         ("/control", TOKEN, None, HTTPStatus.UNAUTHORIZED, "the lease has ended, or never was"),
         ("/data", "guess", None, HTTPStatus.UNAUTHORIZED, "the lease has ended, or never was"),
         ("/leg", "leasetoken", None, HTTPStatus.UNAUTHORIZED, "the lease has ended, or never was"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import subprocess
@@ -41,8 +42,11 @@ def test_a_listener_that_says_nothing_is_told_in_time() -> None:
         open_websocket(f"ws://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
 
 
-def test_a_session_over_tls_with_a_token(tmp_path: Path, require_device: RequireDevice) -> None:
+def test_a_session_over_tls_with_a_token(
+    tmp_path: Path, require_device: RequireDevice, caplog: pytest.LogCaptureFixture
+) -> None:
     require_device("opencl")
+    caplog.set_level(logging.DEBUG)
     certificate = tmp_path / "certificate.pem"
     subprocess.run(
         [
@@ -70,3 +74,5 @@ def test_a_session_over_tls_with_a_token(tmp_path: Path, require_device: Require
             session.write(buffer, data)
             assert bytes(session.read(buffer)) == data
     assert not server.errors, server.errors.decode()
+    # However much the packages below say.
+    assert TOKEN not in caplog.text
