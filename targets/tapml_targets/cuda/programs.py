@@ -7,6 +7,7 @@ of a newer NVRTC is not.
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def compile_cubin(module: CodeModule, architecture: str) -> bytes:
     CompileError
         If NVRTC refuses it, with its log; or an option is unknown.
     SetupError
-        If cuda-core or NVRTC is missing.
+        If cuda-core, NVRTC or its headers are missing, or NVRTC is too old to bring headers.
     """
     unknown = [option for option in module.options if option not in BUILD_OPTIONS]
     if unknown:
@@ -78,11 +79,30 @@ def _compiled(text: str, module: CodeModule, architecture: str) -> bytes:
         )
         return bytes(program.compile("cubin").code)
     except Exception as error:
-        if "libnvrtc" in str(error):
-            raise SetupError(
-                f"NVRTC, which compiles kernels, is missing: {install_hint('cuda')}"
-            ) from None
+        missing = _missing(error)
+        if missing:
+            raise SetupError(f"{missing}: {install_hint('cuda')}") from None
         raise CompileError(f"NVRTC does not compile this module:\n{error}") from None
+
+
+def _missing(error: Exception) -> str:
+    """What of NVRTC is not there, by what cuda-core 1.2 and NVRTC say; empty if all of it is."""
+    said = str(error)
+    if said.startswith('Failure finding "libnvrtc'):
+        return "NVRTC, which compiles kernels, is missing"
+    old = re.match(r"use_bundled_headers requires NVRTC >= ([\d.]*\d), but found ([\d.]*\d)", said)
+    if old:
+        return (
+            f"the NVRTC found here is {old[2]}, and the headers of half precision and tensor cores "
+            f"come with {old[1]} and later; the package nvidia-cuda-nvrtc brings one"
+        )
+    builtins = re.search(r"libnvrtc-builtins\.so[.\d]*\d", said)
+    if builtins:
+        return (
+            f"NVRTC is here, but not the {builtins[0]} that belongs to it; the package "
+            "nvidia-cuda-nvrtc has both"
+        )
+    return ""
 
 
 def _core() -> Any:

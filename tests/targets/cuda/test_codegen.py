@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tvm import te, tirx
 
 from tapml.kernels.signature_reader import read_entries
+from tapml_targets.cuda import programs
 from tapml_targets.cuda.codegen import generate
 from tapml_targets.cuda.language import LANGUAGE
 from tapml_targets.cuda.programs import compile_cubin
-from tapml_targets.errors import CompileError
+from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.limit_profiles import load_profile, profile_names
 from tapml_targets.limits import Limits
@@ -102,7 +104,45 @@ def test_tensor_cores_are_refused_where_a_launch_cannot_ask_for_shared_memory() 
 @pytest.mark.parametrize("make", [softmax, matmul_transposed, half])
 def test_nvrtc_compiles_what_is_printed(make: object) -> None:
     (module,) = compiled(make).modules
-    assert compile_cubin(module, "sm_90").startswith(b"\x7fELF")
+    try:
+        code = compile_cubin(module, "sm_90")
+    except SetupError as error:
+        pytest.skip(str(error))
+    assert code.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (
+            'Failure finding "libnvrtc.so.13 or libnvrtc.so.12": No such file: libnvrtc.so.13',
+            "NVRTC, which compiles kernels, is missing: pip install",
+        ),
+        (
+            "use_bundled_headers requires NVRTC >= 13.3, but found 12.8. Upgrade the CUDA Toolkit "
+            "/ driver providing libnvrtc, or set use_bundled_headers=False",
+            "found here is 12.8, and the headers of half precision and tensor cores come with 13.3",
+        ),
+        (
+            "7: NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, compilation log:\n\n"
+            "nvrtc: error: failed to open libnvrtc-builtins.so.13.5.\n",
+            "NVRTC is here, but not the libnvrtc-builtins.so.13.5 that belongs to it",
+        ),
+    ],
+)
+def test_what_is_missing_of_nvrtc_is_named(
+    raised: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise RuntimeError(raised)
+
+    core = SimpleNamespace(Program=refuse, ProgramOptions=lambda **given: given)
+    monkeypatch.setattr(programs, "_core", lambda: core)
+    module = CodeModule("cuda-c", f"#include <cuda_fp16.h>\n// {raised}".encode())
+    with pytest.raises(SetupError) as caught:
+        compile_cubin(module, "sm_90")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @needs_nvrtc
