@@ -109,6 +109,13 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
 
         return DeviceBuffer(memory, nbytes)
 
+    def free(self, buffer: DeviceBuffer) -> None:
+        """See :meth:`Driver.free`. No driver is trusted to keep memory that its work still uses."""
+        try:
+            self.finish()
+        finally:
+            buffer.release()
+
     def _write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
         import numpy as np
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Timer
+
 import numpy as np
 import pytest
 
@@ -63,3 +65,22 @@ def test_a_write_before_a_workspace_is_reported(driver: Driver, place: int) -> N
     with LoadedLibrary(driver, library("opencl")) as loaded:
         report = loaded.call("overrun", uses, {"place": place}, workspace_poison=b"\xff")
     assert report.damaged_guards == ("w",)
+
+
+def test_memory_is_given_back_after_the_work_that_uses_it(driver: Driver) -> None:
+    """A process died in NVIDIA's driver while it gave back what was in use, which OpenCL allows."""
+    cl = pytest.importorskip("pyopencl")
+    memory = driver.allocate(4096)
+    queue = driver._queue  # type: ignore[attr-defined]
+    held = cl.UserEvent(queue.context)
+    cl.enqueue_marker(queue, wait_for=[held])
+    driver.write(memory, 0, memoryview(bytes(4096)))
+    written = cl.enqueue_marker(queue)
+    timer = Timer(0.2, held.set_status, [cl.command_execution_status.COMPLETE])
+    timer.start()
+    driver.free(memory)
+    ended = written.command_execution_status == cl.command_execution_status.COMPLETE
+    timer.join()
+    assert ended
+    with pytest.raises(InputError, match="freed"):
+        driver.read(memory, 0, 4)
