@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets.cuda.language import BUILD_OPTIONS
@@ -23,6 +24,8 @@ _FILE: Final = "kernels.cu"
 # 26 MB of headers, once: only texts that include one need them.
 _HEADERS: Final = b"#include <cuda_"
 _FRAGMENTS: Final = b"#include <mma.h>"
+_BUNDLED_SINCE: Final = (13, 3)
+"""NVRTC that brings these headers, as cuda-core has it."""
 
 
 def compile_cubin(module: CodeModule, architecture: str) -> bytes:
@@ -62,6 +65,7 @@ def compile_cubin(module: CodeModule, architecture: str) -> bytes:
         architecture,
         *module.options,
         *lines,
+        *_other_headers(module),
         module.code,
     ).code(lambda: _compiled(text, module, architecture))
 
@@ -71,8 +75,9 @@ def _compiled(text: str, module: CodeModule, architecture: str) -> bytes:
     options: dict[str, Any] = {"lineinfo": True} if is_watched() else {}
     for option in module.options:
         options |= BUILD_OPTIONS[option]
-    if _HEADERS in module.code or _FRAGMENTS in module.code:
-        options["use_bundled_headers"] = True
+    if _includes(module):
+        folder = _header_folder()
+        options |= {"include_path": [folder]} if folder else {"use_bundled_headers": True}
     try:
         program = core.Program(
             text, "c++", core.ProgramOptions(name=_FILE, arch=architecture, **options)
@@ -94,7 +99,14 @@ def _missing(error: Exception) -> str:
     if old:
         return (
             f"the NVRTC found here is {old[2]}, and the headers of half precision and tensor cores "
-            f"come with {old[1]} and later; the package nvidia-cuda-nvrtc brings one"
+            f"come with {old[1]} and later; the package nvidia-cuda-nvrtc brings one, and the "
+            "packages nvidia-cuda-runtime and nvidia-cuda-crt have those of an older one"
+        )
+    part = re.search(r"(?:cannot|could not) open source file \"(crt/[\w./]+)\"", said)
+    if part:
+        return (
+            f"{part[1]}, which tensor cores need, is not beside the other headers of CUDA; the "
+            "package nvidia-cuda-crt of NVRTC's version has it"
         )
     builtins = re.search(r"libnvrtc-builtins\.so[.\d]*\d", said)
     if builtins:
@@ -103,6 +115,38 @@ def _missing(error: Exception) -> str:
             "nvidia-cuda-nvrtc has both"
         )
     return ""
+
+
+def _includes(module: CodeModule) -> bool:
+    return _HEADERS in module.code or _FRAGMENTS in module.code
+
+
+@cache
+def _header_folder() -> str:
+    """CUDA's headers for an NVRTC that brings none: of a package or a toolkit; "" without any."""
+    version = tuple(int(part) for part in _compiler_version().split(".") if part)
+    if not version or version >= _BUNDLED_SINCE:
+        return ""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+        return str(pathfinder.find_nvidia_header_directory("cudart") or "")
+    except Exception:
+        return ""
+
+
+def _other_headers(module: CodeModule) -> tuple[str, ...]:
+    """What tells one installation's headers from another's, where NVRTC's own are not taken."""
+    folder = _header_folder() if _includes(module) else ""
+    return _headers_in(folder) if folder else ()
+
+
+@cache
+def _headers_in(folder: str) -> tuple[str, ...]:
+    found = [folder]
+    for path in sorted(each for part in ("*.h*", "crt/*.h*") for each in Path(folder).glob(part)):
+        told = path.stat()
+        found.append(f"{path.name} {told.st_size} {told.st_mtime_ns}")
+    return tuple(found)
 
 
 def _core() -> Any:
