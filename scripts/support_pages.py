@@ -180,7 +180,8 @@ def to_markdown(
         "    python3 scripts/support_matrix.py --folder support --devices vulkan --earlier "
         "docs/support.json --markdown docs/support.md --json docs/support.json",
         "",
-        "The second makes some columns again and takes the others from the file.",
+        "The second makes some columns again and takes the others from the file."
+        " [The same on an NVIDIA H200](support_h200.md) is another machine's.",
         "",
         "A cell has four letters: float32 static and dynamic, then float16 static and dynamic.",
         ", ".join(f"`{letter}` {word}" for word, letter in LETTERS.items()) + ".",

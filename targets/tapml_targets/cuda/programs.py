@@ -7,7 +7,9 @@ of a newer NVRTC is not.
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets.cuda.language import BUILD_OPTIONS
@@ -22,6 +24,8 @@ _FILE: Final = "kernels.cu"
 # 26 MB of headers, once: only texts that include one need them.
 _HEADERS: Final = b"#include <cuda_"
 _FRAGMENTS: Final = b"#include <mma.h>"
+_BUNDLED_SINCE: Final = (13, 3)
+"""NVRTC that brings these headers, as cuda-core has it."""
 
 
 def compile_cubin(module: CodeModule, architecture: str) -> bytes:
@@ -39,7 +43,7 @@ def compile_cubin(module: CodeModule, architecture: str) -> bytes:
     CompileError
         If NVRTC refuses it, with its log; or an option is unknown.
     SetupError
-        If cuda-core or NVRTC is missing.
+        If cuda-core, NVRTC or its headers are missing, or NVRTC is too old to bring headers.
     """
     unknown = [option for option in module.options if option not in BUILD_OPTIONS]
     if unknown:
@@ -61,6 +65,7 @@ def compile_cubin(module: CodeModule, architecture: str) -> bytes:
         architecture,
         *module.options,
         *lines,
+        *_other_headers(module),
         module.code,
     ).code(lambda: _compiled(text, module, architecture))
 
@@ -70,19 +75,78 @@ def _compiled(text: str, module: CodeModule, architecture: str) -> bytes:
     options: dict[str, Any] = {"lineinfo": True} if is_watched() else {}
     for option in module.options:
         options |= BUILD_OPTIONS[option]
-    if _HEADERS in module.code or _FRAGMENTS in module.code:
-        options["use_bundled_headers"] = True
+    if _includes(module):
+        folder = _header_folder()
+        options |= {"include_path": [folder]} if folder else {"use_bundled_headers": True}
     try:
         program = core.Program(
             text, "c++", core.ProgramOptions(name=_FILE, arch=architecture, **options)
         )
         return bytes(program.compile("cubin").code)
     except Exception as error:
-        if "libnvrtc" in str(error):
-            raise SetupError(
-                f"NVRTC, which compiles kernels, is missing: {install_hint('cuda')}"
-            ) from None
+        missing = _missing(error)
+        if missing:
+            raise SetupError(f"{missing}: {install_hint('cuda')}") from None
         raise CompileError(f"NVRTC does not compile this module:\n{error}") from None
+
+
+def _missing(error: Exception) -> str:
+    """What of NVRTC is not there, by what cuda-core 1.2 and NVRTC say; empty if all of it is."""
+    said = str(error)
+    if said.startswith('Failure finding "libnvrtc'):
+        return "NVRTC, which compiles kernels, is missing"
+    old = re.match(r"use_bundled_headers requires NVRTC >= ([\d.]*\d), but found ([\d.]*\d)", said)
+    if old:
+        return (
+            f"the NVRTC found here is {old[2]}, and the headers of half precision and tensor cores "
+            f"come with {old[1]} and later; the package nvidia-cuda-nvrtc brings one, and the "
+            "packages nvidia-cuda-runtime and nvidia-cuda-crt have those of an older one"
+        )
+    part = re.search(r"(?:cannot|could not) open source file \"(crt/[\w./]+)\"", said)
+    if part:
+        return (
+            f"{part[1]}, which tensor cores need, is not beside the other headers of CUDA; the "
+            "package nvidia-cuda-crt of NVRTC's version has it"
+        )
+    builtins = re.search(r"libnvrtc-builtins\.so[.\d]*\d", said)
+    if builtins:
+        return (
+            f"NVRTC is here, but not the {builtins[0]} that belongs to it; the package "
+            "nvidia-cuda-nvrtc has both"
+        )
+    return ""
+
+
+def _includes(module: CodeModule) -> bool:
+    return _HEADERS in module.code or _FRAGMENTS in module.code
+
+
+@cache
+def _header_folder() -> str:
+    """CUDA's headers for an NVRTC that brings none: of a package or a toolkit; "" without any."""
+    version = tuple(int(part) for part in _compiler_version().split(".") if part)
+    if not version or version >= _BUNDLED_SINCE:
+        return ""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+        return str(pathfinder.find_nvidia_header_directory("cudart") or "")
+    except Exception:
+        return ""
+
+
+def _other_headers(module: CodeModule) -> tuple[str, ...]:
+    """What tells one installation's headers from another's, where NVRTC's own are not taken."""
+    folder = _header_folder() if _includes(module) else ""
+    return _headers_in(folder) if folder else ()
+
+
+@cache
+def _headers_in(folder: str) -> tuple[str, ...]:
+    found = [folder]
+    for path in sorted(each for part in ("*.h*", "crt/*.h*") for each in Path(folder).glob(part)):
+        told = path.stat()
+        found.append(f"{path.name} {told.st_size} {told.st_mtime_ns}")
+    return tuple(found)
 
 
 def _core() -> Any:

@@ -96,6 +96,8 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
         self._timed: list[Any] | None = None
         # Pending writes: each holds its copy, and waits when it is released.
         self._writing: list[Any] = []
+        # What a wait found that could not tell it.
+        self._untold: RemoteError | None = None
 
     def _allocate(self, nbytes: int) -> DeviceBuffer:
         try:
@@ -108,6 +110,18 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
         from tapml_targets.opencl.kernels import DeviceBuffer
 
         return DeviceBuffer(memory, nbytes)
+
+    def free(self, buffer: DeviceBuffer) -> None:
+        """See :meth:`Driver.free`. No driver is trusted to keep memory that its work still uses.
+
+        Work that has failed is told by the next command that waits: this one may well clean up
+        behind an error that says more.
+        """
+        try:
+            self.finish()
+        except RemoteError as error:
+            self._untold = error
+        buffer.release()
 
     def _write(self, buffer: DeviceBuffer, byte_offset: int, data: memoryview) -> None:
         import numpy as np
@@ -133,6 +147,7 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
             return
         import numpy as np
 
+        self._tell()
         try:
             self._cl.enqueue_copy(
                 self._queue,
@@ -265,6 +280,7 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
 
     def finish(self) -> None:
         """See :meth:`Driver.finish`."""
+        self._tell()
         try:
             self._queue.finish()
         except self._cl.Error as error:
@@ -279,6 +295,11 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
             self._timed = None
             self._writing.clear()
             del self._setter, self._queue, self._context
+
+    def _tell(self) -> None:
+        error, self._untold = self._untold, None
+        if error is not None:
+            raise error
 
     def _launch_failure(
         self,

@@ -44,7 +44,7 @@ class DeviceBuffer(DeviceMemory):
         return window
 
     def release(self) -> None:
-        """Give the memory back; OpenCL keeps it until the commands that use it have ended."""
+        """Give the memory back, windows first."""
         for window in self.windows.values():
             window.release()
         self.windows.clear()

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tapml_targets.driver import BoundLaunch, BufferUse, KernelArgument, ScalarUse
 from tapml_targets.errors import InputError, LimitExceededError
-from tapml_targets.vulkan.api import NULL, array, check, ffi, lib, struct
+from tapml_targets.vulkan.api import NULL, array, ffi, lib, struct
 from tapml_targets.vulkan.memory import DeviceBuffer, Memory
 from tapml_targets.vulkan.programs import LoadedKernel
 from tapml_targets.vulkan.queue import Queue, allocate_set, begin_commands, create_pool
@@ -17,6 +17,9 @@ from tapml_targets.vulkan.reflection import pack
 
 MOST_RECORDED: Final = 4096
 """A longer sequence is recorded again for each run."""
+
+MOST_TOGETHER: Final = 32
+"""Launches between two barriers at most."""
 
 _COMPUTE_BIND_POINT: Final = 1
 _COMPUTE_STAGE: Final = 0x20
@@ -46,6 +49,39 @@ class Windows:
 
     places: list[tuple[DeviceBuffer, int, int]] = field(default_factory=list)
     copied: list[tuple[DeviceBuffer, int, int, DeviceBuffer, bool]] = field(default_factory=list)
+
+
+class Together:
+    """The launches since the last barrier, which a device may run at once."""
+
+    def __init__(self) -> None:
+        self._launches = 0
+        self._windows: dict[int, list[tuple[int, int, bool]]] = {}
+
+    def takes(self, windows: Windows, read_only: Sequence[bool]) -> bool:
+        """Whether a launch needs no barrier before it; one that does is the first of the next ones.
+
+        It needs none where it writes nothing that they read or write, and reads nothing that they
+        write. One that copies windows has a barrier on both sides.
+        """
+        taken = [
+            (id(buffer), offset, offset + size, not reads)
+            for (buffer, offset, size), reads in zip(windows.places, read_only, strict=True)
+        ]
+        fits = self._launches < MOST_TOGETHER and not windows.copied
+        fits = fits and not any(
+            start < other_end and other_start < end and (writes or other_writes)
+            for key, start, end, writes in taken
+            for other_start, other_end, other_writes in self._windows.get(key, ())
+        )
+        if not fits:
+            self._launches = 0
+            self._windows.clear()
+        if not windows.copied:
+            self._launches += 1
+            for key, start, end, writes in taken:
+                self._windows.setdefault(key, []).append((start, end, writes))
+        return fits
 
 
 class Launcher:
@@ -98,6 +134,7 @@ class Launcher:
             if before is not None:
                 before(commands)
             self._encode(commands, launch, windows, values, self._queue.descriptor_set)
+            self._queue.barrier(commands)
             if after is not None:
                 after(commands)
         finally:
@@ -129,10 +166,17 @@ class Launcher:
 
         try:
             begin_commands(commands, self._name, again=True)
+            together = Together()
             for launch, (uses, values) in zip(sequence.launches, split, strict=True):
                 windows = self._windows(launch, uses, stand_ins)
+                if 0 not in launch.threads and not together.takes(
+                    windows, launch.kernel.interface.read_only
+                ):
+                    self._queue.barrier(commands)
                 self._encode(commands, launch, windows, values, make_set)
-            check(lib.vkEndCommandBuffer(commands), self._name, "recording a sequence")
+                if windows.copied:
+                    self._queue.barrier(commands)
+            self._queue.end_commands(commands, "recording a sequence")
         except BaseException:
             destroy()
             raise
@@ -250,12 +294,11 @@ class Launcher:
                 commands, kernel.layout, _COMPUTE_STAGE, 0, len(data), ffi.from_buffer(data)
             )
         lib.vkCmdDispatch(commands, *extents)
-        self._queue.barrier(commands)
         back = [each for each in windows.copied if each[4]]
-        for buffer, offset, size, stand_in, _ in back:
-            copy_commands(commands, stand_in, 0, buffer, offset, size)
         if back:
             self._queue.barrier(commands)
+        for buffer, offset, size, stand_in, _ in back:
+            copy_commands(commands, stand_in, 0, buffer, offset, size)
 
     def _write_set(self, bound: Any, places: Sequence[tuple[DeviceBuffer, int, int]]) -> None:
         infos = ffi.new("VkDescriptorBufferInfo[]", len(places))

@@ -21,7 +21,8 @@ _STORAGE_BUFFER: Final = 7
 _COMMANDS: Final = 0x10000
 _HOST: Final = 0x4000
 _WRITES: Final = 0x10000
-_EVERYTHING: Final = 0x8000 | 0x10000 | 0x2000 | 0x4000
+_READS_AND_WRITES: Final = 0x8000 | 0x10000
+_HOST_READS_AND_WRITES: Final = 0x2000 | 0x4000
 _FOREVER: Final = (1 << 64) - 1
 _TIMEOUT: Final = 2
 
@@ -70,7 +71,14 @@ class Queue:
         self._spare: list[_Recording] = []
         self._fences: list[Any] = []
         self._later: deque[tuple[int, Callable[[], None]]] = deque()
-        self._barrier = struct("VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_EVERYTHING)
+        self._barrier = struct(
+            "VkMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_READS_AND_WRITES
+        )
+        self._last_barrier = struct(
+            "VkMemoryBarrier",
+            srcAccessMask=_WRITES,
+            dstAccessMask=_READS_AND_WRITES | _HOST_READS_AND_WRITES,
+        )
 
     @property
     def number(self) -> int:
@@ -110,17 +118,27 @@ class Queue:
         return allocate_set(self.device, recording.pool, layout, self._name)
 
     def barrier(self, commands: Any) -> None:
-        """Have what follows see what came before, in this process as well."""
+        """Have the commands that follow see what came before."""
         lib.vkCmdPipelineBarrier(
-            commands, _COMMANDS, _COMMANDS | _HOST, 0, 1, self._barrier, 0, NULL, 0, NULL
+            commands, _COMMANDS, _COMMANDS, 0, 1, self._barrier, 0, NULL, 0, NULL
         )
+
+    def end_commands(self, commands: Any, what: str) -> None:
+        """End what is recorded; later submissions, and this process, see all of it.
+
+        Only this barrier is for the process: what one kernel hands to the next may stay in caches.
+        """
+        lib.vkCmdPipelineBarrier(
+            commands, _COMMANDS, _COMMANDS | _HOST, 0, 1, self._last_barrier, 0, NULL, 0, NULL
+        )
+        check(lib.vkEndCommandBuffer(commands), self._name, what)
 
     def submit(self) -> None:
         """Hand on what is recorded."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
-        check(lib.vkEndCommandBuffer(recording.commands), self._name, "recording")
+        self.end_commands(recording.commands, "recording")
         self._submit(recording.commands, recording.fence, recording)
 
     def submit_recorded(self, commands: Any) -> None:

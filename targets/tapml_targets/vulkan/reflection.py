@@ -86,7 +86,7 @@ class _Module:
     decorated: set[int] = field(default_factory=set)
     member_names: dict[tuple[int, int], str] = field(default_factory=dict)
     offsets: dict[tuple[int, int], int] = field(default_factory=dict)
-    read_only_members: set[int] = field(default_factory=set)
+    read_only_members: set[tuple[int, int]] = field(default_factory=set)
     numbers: dict[int, tuple[str, int, int]] = field(default_factory=dict)
     structs: dict[int, tuple[int, ...]] = field(default_factory=dict)
     pointers: dict[int, int] = field(default_factory=dict)
@@ -128,8 +128,13 @@ def _interface(module: _Module, kernel: str) -> Interface:
     for pointer, variable, storage in module.variables:
         pointee = module.pointers[pointer]
         if variable in module.bindings and storage in _STORAGE_CLASSES:
-            read_only = pointee in module.read_only_members or variable in module.decorated
-            bound[module.bindings[variable]] = read_only
+            parts = range(len(module.structs.get(pointee, ())))
+            read_only = variable in module.decorated or (
+                len(parts) > 0 and {(pointee, each) for each in parts} <= module.read_only_members
+            )
+            # Two variables may name one binding.
+            binding = module.bindings[variable]
+            bound[binding] = bound.get(binding, True) and read_only
         elif storage == _PUSH_CONSTANT:
             pushed, owner = module.structs[pointee], pointee
     if sorted(bound) != list(range(len(bound))):
@@ -189,8 +194,8 @@ def _note(module: _Module, operation: int, words: tuple[int, ...]) -> None:
             module.bindings[target] = binding
         case (71, (target, 24)):  # OpDecorate NonWritable
             module.decorated.add(target)
-        case (72, (owner, _, 24)):  # OpMemberDecorate NonWritable
-            module.read_only_members.add(owner)
+        case (72, (owner, place, 24)):  # OpMemberDecorate NonWritable
+            module.read_only_members.add((owner, place))
         case (72, (owner, place, 35, offset)):  # OpMemberDecorate Offset
             module.offsets[owner, place] = offset
         case (21, (result, width, signed)):  # OpTypeInt

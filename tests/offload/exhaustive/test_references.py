@@ -70,7 +70,10 @@ def test_one_of_two_devices_that_dies_ends_the_run_with_one_line_and_the_session
     victim: int, tiny_model: Path, tmp_path: Path, require_device: RequireDevice
 ) -> None:
     """The reference's worker, or the target's."""
-    reference, target = (f"opencl:{each.index}" for each in require_device("opencl")[:2])
+    devices = require_device("opencl")
+    if len(devices) < 2:
+        pytest.skip("two OpenCL devices are needed, and one is here")
+    reference, target = (f"opencl:{each.index}" for each in devices[:2])
     session, mark, cache = tmp_path / "session", new_mark(), warm_cache(tmp_path / "cache")
     arguments = (*offload_arguments(tiny_model, session, target), "--reference", reference)
     with started(*arguments, cache=cache, **{MARK: mark}) as process:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tvm import te, tirx
 
 from tapml.kernels.signature_reader import read_entries
+from tapml_targets.cuda import programs
 from tapml_targets.cuda.codegen import generate
 from tapml_targets.cuda.language import LANGUAGE
 from tapml_targets.cuda.programs import compile_cubin
-from tapml_targets.errors import CompileError
+from tapml_targets.errors import CompileError, SetupError
 from tapml_targets.library import CodeModule, Library
 from tapml_targets.limit_profiles import load_profile, profile_names
 from tapml_targets.limits import Limits
@@ -98,11 +102,105 @@ def test_tensor_cores_are_refused_where_a_launch_cannot_ask_for_shared_memory() 
         compiled(tensor_cores="on")
 
 
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        ("13.0", {"include_path": True}),
+        ("12.8", {"include_path": True}),
+        ("13.3", {"use_bundled_headers": True}),
+        ("14.0", {"use_bundled_headers": True}),
+        ("", {"use_bundled_headers": True}),
+    ],
+)
+def test_headers_that_nvrtc_does_not_bring_are_those_that_are_installed(
+    version: str, taken: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Other headers are other code: it is not taken from the cache."""
+    header = tmp_path / "crt" / "mma.h"
+    header.parent.mkdir()
+    header.write_text("one")
+    monkeypatch.setenv("TAPML_CACHE_DIR", str(tmp_path / "cache"))
+    given: list[dict[str, object]] = []
+
+    def options(**each: object) -> object:
+        given.append({name: each[name] for name in each.keys() - {"name", "arch"}})
+        return each
+
+    compiler = SimpleNamespace(compile=lambda _: SimpleNamespace(code=b"code"))
+    core = SimpleNamespace(Program=lambda *_: compiler, ProgramOptions=options)
+    finder = SimpleNamespace(find_nvidia_header_directory=lambda _: str(tmp_path))
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
+    monkeypatch.setattr(programs, "_core", lambda: core)
+    monkeypatch.setattr(programs, "_compiler_version", lambda: version)
+    half, plain = (
+        CodeModule("cuda-c", f"{include}// kept".encode())
+        for include in ("#include <cuda_fp16.h>\n", "")
+    )
+
+    def compile_again() -> None:
+        programs._header_folder.cache_clear()
+        programs._headers_in.cache_clear()
+        for module in (half, plain, half):
+            assert compile_cubin(module, "sm_90") == b"code"
+
+    compile_again()
+    expected = {"include_path": [str(tmp_path)]} if "include_path" in taken else taken
+    assert given == [expected, {}]
+    header.write_text("another")
+    compile_again()
+    assert given[2:] == ([expected] if "include_path" in taken else [])
+    programs._header_folder.cache_clear()
+    programs._headers_in.cache_clear()
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("make", [softmax, matmul_transposed, half])
 def test_nvrtc_compiles_what_is_printed(make: object) -> None:
     (module,) = compiled(make).modules
-    assert compile_cubin(module, "sm_90").startswith(b"\x7fELF")
+    try:
+        code = compile_cubin(module, "sm_90")
+    except SetupError as error:
+        pytest.skip(str(error))
+    assert code.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (
+            'Failure finding "libnvrtc.so.13 or libnvrtc.so.12": No such file: libnvrtc.so.13',
+            "NVRTC, which compiles kernels, is missing: pip install",
+        ),
+        (
+            "use_bundled_headers requires NVRTC >= 13.3, but found 12.8. Upgrade the CUDA Toolkit "
+            "/ driver providing libnvrtc, or set use_bundled_headers=False",
+            "found here is 12.8, and the headers of half precision and tensor cores come with 13.3",
+        ),
+        (
+            "6: NVRTC_ERROR_COMPILATION, compilation log:\n\n/cu13/include/mma.h(55): catastrophic "
+            'error: cannot open source file "crt/mma.h"\n  #include "crt/mma.h"\n',
+            "crt/mma.h, which tensor cores need, is not beside the other headers of CUDA",
+        ),
+        (
+            "7: NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, compilation log:\n\n"
+            "nvrtc: error: failed to open libnvrtc-builtins.so.13.5.\n",
+            "NVRTC is here, but not the libnvrtc-builtins.so.13.5 that belongs to it",
+        ),
+    ],
+)
+def test_what_is_missing_of_nvrtc_is_named(
+    raised: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise RuntimeError(raised)
+
+    core = SimpleNamespace(Program=refuse, ProgramOptions=lambda **given: given)
+    monkeypatch.setattr(programs, "_core", lambda: core)
+    module = CodeModule("cuda-c", f"#include <cuda_fp16.h>\n// {raised}".encode())
+    with pytest.raises(SetupError) as caught:
+        compile_cubin(module, "sm_90")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @needs_nvrtc

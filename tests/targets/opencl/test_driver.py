@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Timer
+
 import numpy as np
 import pytest
 
 from tapml_targets.driver import BufferUse, Driver, KernelArgument, ScalarUse
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, RemoteError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.library import CodeModule, Kernel
 from tests.targets.libraries import Tensors, library
@@ -63,3 +65,50 @@ def test_a_write_before_a_workspace_is_reported(driver: Driver, place: int) -> N
     with LoadedLibrary(driver, library("opencl")) as loaded:
         report = loaded.call("overrun", uses, {"place": place}, workspace_poison=b"\xff")
     assert report.damaged_guards == ("w",)
+
+
+def test_memory_is_given_back_after_the_work_that_uses_it(driver: Driver) -> None:
+    """A process died in NVIDIA's driver while it gave back what was in use, which OpenCL allows."""
+    cl = pytest.importorskip("pyopencl")
+    memory = driver.allocate(4096)
+    queue = driver._queue  # type: ignore[attr-defined]
+    held = cl.UserEvent(queue.context)
+    cl.enqueue_marker(queue, wait_for=[held])
+    driver.write(memory, 0, memoryview(bytes(4096)))
+    written = cl.enqueue_marker(queue)
+    timer = Timer(0.2, held.set_status, [cl.command_execution_status.COMPLETE])
+    timer.start()
+    driver.free(memory)
+    ended = written.command_execution_status == cl.command_execution_status.COMPLETE
+    timer.join()
+    assert ended
+    with pytest.raises(InputError, match="freed"):
+        driver.read(memory, 0, 4)
+
+
+@pytest.mark.parametrize("told_by", ["finish", "read"])
+def test_a_failure_that_is_found_while_memory_is_given_back_is_told_later(
+    driver: Driver, told_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hides no error behind which memory is given back, and keeps none of the memory."""
+    cl = pytest.importorskip("pyopencl")
+
+    class Failing:
+        def __init__(self, queue: object) -> None:
+            self.queue = queue
+
+        def finish(self) -> None:
+            raise cl.RuntimeError("clFinish failed: OUT_OF_RESOURCES")
+
+    first, second, third = (driver.allocate(64) for _ in range(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_queue", Failing(driver._queue))  # type: ignore[attr-defined]
+        for buffer in (first, second):
+            driver.free(buffer)
+    for buffer in (first, second):
+        with pytest.raises(InputError, match="freed"):
+            driver.read(buffer, 0, 4)
+    with pytest.raises(RemoteError, match=r"the work before this point failed: .*OUT_OF_RESOURCES"):
+        driver.finish() if told_by == "finish" else driver.read(third, 0, 4)
+    driver.finish()
+    driver.free(third)

@@ -110,8 +110,9 @@ def test_every_constant_is_its_own_bits(driver: Driver, value: float) -> None:
     found = apply(driver, of, np.zeros((1, 6), np.float32), "float32")
     with np.errstate(over="ignore"):
         expected = np.float32(value)
-    if abs(expected) < np.finfo(np.float32).tiny and "Swift" in driver.description.name:
-        pytest.skip("SwiftShader flushes denormal sums")
+    is_denormal = abs(expected) < np.finfo(np.float32).tiny
+    if is_denormal and not found.any() and "llvmpipe" not in driver.description.name:
+        pytest.skip(f"{driver.description.name} flushes denormal sums, as Vulkan allows")
     np.testing.assert_array_equal(found, np.full((1, 6), expected))
 
 

@@ -18,6 +18,22 @@ def ones(driver: Driver, count: int) -> object:
     return buffer
 
 
+def barriers_of(driver: Driver, sequence: object, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a sequence for the first time; how many barriers are recorded between its launches."""
+    queue = driver._queue  # type: ignore[attr-defined]
+    counted = []
+    barrier = queue.barrier
+
+    def count(commands: object) -> None:
+        counted.append(commands)
+        barrier(commands)
+
+    monkeypatch.setattr(queue, "barrier", count)
+    driver.launch_all(sequence)
+    monkeypatch.undo()
+    return len(counted)
+
+
 def test_a_grid_wider_than_the_device_goes_on_along_another_axis(driver: Driver) -> None:
     count = 65536 * THREADS + 3
     source, target = ones(driver, count), driver.allocate(4 * count)
@@ -75,6 +91,57 @@ def test_a_sequence_runs_again_between_other_work(driver: Driver) -> None:
     del sequence, kernel
     gc.collect()
     assert np.frombuffer(driver.read(first, 0, 400), np.float32).tolist() == [37.0] * 100
+
+
+@pytest.mark.parametrize(
+    ("moves", "barriers"),
+    [
+        ([(1, 0), (2, 0)], 0),  # both read
+        ([(1, 0), (2, 1)], 1),  # a read after a write
+        ([(1, 0), (0, 2)], 1),  # a write after a read
+        ([(1, 0), (1, 2)], 1),  # a write after a write
+        ([(1, 0), (3, 2), (2, 1), (0, 3)], 1),
+        ([(1, 0)] * 3, 2),
+    ],
+)
+def test_launches_of_a_sequence_wait_only_for_what_they_would_disturb(
+    driver: Driver,
+    moves: list[tuple[int, int]],
+    barriers: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`moves` are (to, from): a buffer becomes another plus 1."""
+    kernel, buffers = load(driver, ADD), [ones(driver, 64) for _ in range(4)]
+    sequence = driver.bind(
+        [
+            BoundLaunch(
+                kernel,
+                *arguments(driver, ADD, [(buffers[to], 0), (buffers[of], 0)], 64, amount=1),
+            )
+            for to, of in moves
+        ]
+    )
+    assert barriers_of(driver, sequence, monkeypatch) == barriers
+    expected = [1.0] * 4
+    for to, of in moves:
+        expected[to] = expected[of] + 1
+    found = [np.frombuffer(driver.read(each, 0, 256), np.float32) for each in buffers]
+    assert [each.tolist() for each in found] == [[value] * 64 for value in expected]
+
+
+@pytest.mark.parametrize(("offset", "barriers"), [(1024, 0), (0, 1)])
+def test_windows_of_one_buffer_wait_where_they_overlap(
+    driver: Driver, offset: int, barriers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, source = ones(driver, 512), ones(driver, 64)
+    kernel = load(driver, ADD)
+    sequence = driver.bind(
+        [
+            BoundLaunch(kernel, *arguments(driver, ADD, [(both, at), (source, 0)], 64, amount=1))
+            for at in (0, offset)
+        ]
+    )
+    assert barriers_of(driver, sequence, monkeypatch) == barriers
 
 
 def test_more_launches_than_one_submission_holds_stay_in_order(driver: Driver) -> None:

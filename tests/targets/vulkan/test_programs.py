@@ -96,6 +96,24 @@ def test_a_module_says_what_its_kernel_takes() -> None:
     assert (found.pushed_bytes, found.block) == (20, (4, 2, 1))
 
 
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        "layout(std430, binding = 0) buffer B { readonly float head; float o[]; };"
+        " layout(std430, binding = 1) readonly buffer R { float a[]; };",
+        "layout(std430, binding = 0) buffer B { float o[]; };"
+        " layout(std430, binding = 0) readonly buffer Again { float head; };"
+        " layout(std430, binding = 1) readonly buffer R { float a[]; };",
+    ],
+    ids=["one member is read only", "two names for one binding"],
+)
+def test_memory_that_is_written_in_part_or_by_another_name_is_written(blocks: str) -> None:
+    """A launch behind it must wait."""
+    text = f"#version 450\nlayout(local_size_x = 1) in;\n{blocks}\n"
+    code = compile_glsl(text + "void main() { o[0] = a[0] + head; }\n", "main")
+    assert read_interface(code, "main").read_only == (False, True)
+
+
 @pytest.mark.parametrize("cut", [0, 3, 19, 40])
 def test_spirv_that_is_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(CompileError, match="kernel 'wide'"):

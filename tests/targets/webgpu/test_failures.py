@@ -35,6 +35,9 @@ from tests.rpc.libraries import call_and_report
 from tests.targets.libraries import library
 from tests.targets.webgpu.wgsl import ADD, copy, load
 
+MOST_DECLARED = 1000
+"""Bindings that a module's text can hold; NVIDIA's driver allows half a million."""
+
 
 def test_compiler_messages_are_shown_in_full(driver: Driver) -> None:
     with pytest.raises(CompileError) as caught:
@@ -85,14 +88,17 @@ def test_a_workgroup_above_the_devices_is_named(driver: Driver, what: str, limit
 
 
 @pytest.mark.parametrize(
-    "declared",
-    ["array<f32, 65536>", "array<array<vec4<f32>, 128>, 128u>", "array<f32, COUNT>"],
+    "declared", ["array<f32, FLOATS>", "array<array<vec4<f32>, 128>, ROWSu>", "array<f32, COUNT>"]
 )
 def test_workgroup_memory_that_the_compiler_lets_pass_is_found(
     driver: Driver, declared: str
 ) -> None:
-    before = f"const COUNT = 65536u;\nvar<workgroup> kept : {declared};"
-    with pytest.raises(LimitExceededError, match=r"262144 bytes of workgroup memory.* has 32768"):
+    most = driver.description.limits.max_shared_memory_bytes
+    needs = 8 * (most // 2048) * 2048
+    declared = declared.replace("FLOATS", f"{needs // 4}").replace("ROWS", f"{needs // 2048}")
+    before = f"const COUNT = {needs // 4}u;\nvar<workgroup> kept : {declared};"
+    told = f"{needs} bytes of workgroup memory.* has {most}"
+    with pytest.raises(LimitExceededError, match=told):
         load(driver, copy(before=before), "copy")
 
 
@@ -104,6 +110,8 @@ def test_workgroup_memory_that_a_library_states_counts_as_well(driver: Driver) -
 
 def test_more_buffers_than_a_kernel_may_have_are_named(driver: Driver) -> None:
     most = driver.description.limits.max_storage_buffers
+    if most > MOST_DECLARED:
+        pytest.skip(f"{driver.description.name} binds {most} buffers: no module declares more")
     many = "".join(
         f"@group(0) @binding({i}) var<storage, read_write> b{i} : array<f32>;\n"
         for i in range(most + 1)
@@ -191,6 +199,8 @@ def test_freed_memory_is_not_used_again(driver: Driver) -> None:
 
 def test_an_allocation_without_memory_is_refused(driver: Driver) -> None:
     limits = driver.description.limits
+    if not limits.memory_bytes:
+        pytest.skip(f"{driver.description.name} states no memory, and may take what is not used")
     taken = []
     with pytest.raises(SetupError, match=r"free buffers or use a smaller model"):
         for _ in range(limits.memory_bytes // limits.max_buffer_bytes + 1):

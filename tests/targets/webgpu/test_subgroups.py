@@ -62,7 +62,10 @@ def test_a_width_is_known_where_an_adapter_states_one(
 def test_a_row_is_summed_by_shuffles_where_subgroups_have_the_width_or_through_memory(
     require_device: RequireDevice, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    device = next(d for d in require_device("webgpu") if "256 bits" in d.name)
+    devices = (each for each in require_device("webgpu") if "256 bits" in each.name)
+    device = next(devices, None)
+    if device is None:
+        pytest.skip("no WebGPU device here has subgroups of 8: llvmpipe of 256 bits has")
     rows = np.random.default_rng(8).standard_normal((3, 200)).astype(np.float32)
     with (
         Compiler(tmp_path_factory.mktemp("libraries"), workers=1) as compiler,
