@@ -58,9 +58,9 @@ def root_wrapper(model: Loaded) -> float:
         wrong = np.flatnonzero(~(by_position <= allowed))
         if len(wrong) and step.alone:
             raise MismatchError(
-                f"{model.name}: output {number} of its imported form differs from the model's own "
-                f"by {by_position[wrong[0]]:.3g} of the largest number in it, allowed {allowed:g}: "
-                "an operator means something else here (report it, with the file)"
+                f"{model.name}: {step.entry} differs from the model's own in output {number} by "
+                f"{by_position[wrong[0]]:.3g} of its largest number, allowed {allowed:g}: an "
+                "operator means something else here, or the weights are not those of the run"
             )
         if len(wrong):
             raise MismatchError(
