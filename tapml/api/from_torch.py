@@ -83,6 +83,7 @@ def from_torch(
 
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"from_torch takes a torch.nn.Module, got {type(module).__name__}")
+    _check_kind(module)
     given, more = as_tensors(_checked(inputs)), [as_tensors(_checked(each)) for each in samples]
     flat = None
     if needs_flattening(given) or _gives_none(module, given):
@@ -101,6 +102,22 @@ def from_torch(
     for description in descriptions_of(model):
         check_importable(export_entry(description))
     return model
+
+
+def _check_kind(module: torch.nn.Module) -> None:
+    """Raise InputError for modules that torch.export says nothing useful of."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            "a module of TorchScript cannot be exported: give the torch.nn.Module that it was made "
+            "of, or torch.jit.trace's input"
+        )
+    for path, part in module.named_modules():
+        if type(part).__module__.startswith("torch.ao.nn.quantized"):
+            raise InputError(
+                f"{path or 'the module'} is quantized by torch.ao: give the module before that"
+            )
 
 
 def _checked(inputs: Any) -> Any:

@@ -39,6 +39,8 @@ from tapml_targets.errors import UnsupportedOperatorError
 
 Array = npt.NDArray[Any]
 _SHOWN: Final = 5
+# Inputs that say which tensor of a sequence is meant.
+_POSITIONS: Final = {"SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,)}
 
 
 def import_onnx(model: OnnxModel) -> ImportedModel:
@@ -167,7 +169,7 @@ class _NamingOnnxImporter(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc
         *path, _ = [part for part in node.name.split("/") if part] or [""]
         self.origins[name] = Origin(".".join(path), f"node {node.name}", node.op_type, name)
         known = [self._nodes, self._params]
-        for place in SIZED_BY.get(op_name) or ():
+        for place in SIZED_BY.get(op_name) or _POSITIONS.get(op_name) or ():
             # Some converters take sizes that are weights for what is known only when it runs.
             if place < len(inputs) and inputs[place] is not None:
                 inputs[place] = onnx_frontend.get_constant(inputs[place], known)

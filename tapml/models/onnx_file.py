@@ -126,6 +126,7 @@ def load_onnx(
     original, outside = _read(path)
     name = path.stem
     without_text(original)
+    widened = _widen(original)
     ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
     folded = type(original)()
     folded.CopyFrom(original)
@@ -157,7 +158,14 @@ def load_onnx(
         1,
         signature.weights_hash,
         path,
-        notes=() if inputs else ("the model runs on numbers by seed unless given (--input)",),
+        notes=(
+            *(
+                ("bfloat16 numbers are float32 here, which is exact for weights",)
+                if widened
+                else ()
+            ),
+            *(() if inputs else ("the model runs on numbers by seed unless given (--input)",)),
+        ),
         signature=signature,
         samples=tuple(given),
         folded=folded,
@@ -257,16 +265,48 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    """Every stored tensor of a graph, its attributes and subgraphs."""
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph and those inside of its nodes."""
     pending = [graph]
     while pending:
         each = pending.pop()
+        yield each
+        for node in each.node:
+            for attribute in node.attribute:
+                pending += [attribute.g, *attribute.graphs]
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Every stored tensor of a graph, its attributes and subgraphs."""
+    for each in _graphs(graph):
         yield from each.initializer
         for node in each.node:
             for attribute in node.attribute:
                 yield from (attribute.t, *attribute.tensors)
-                pending += [attribute.g, *attribute.graphs]
+
+
+def _widen(model: Any) -> bool:
+    """Make bfloat16 float32, in place, which onnxruntime has no kernels for; whether any was."""
+    import onnx
+
+    narrow, wide = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    found = False
+    for tensor in _tensors(model.graph):
+        if tensor.data_type == narrow:
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            found = True
+    for graph in _graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == narrow:
+                value.type.tensor_type.elem_type = wide
+                found = True
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.name in ("to", "dtype") and attribute.i == narrow:
+                    attribute.i = wide
+                    found = True
+    return found
 
 
 def _external_bytes(tensor: Any, folder: Path) -> int:

@@ -68,7 +68,7 @@ def _quick_gelu(at: At) -> list[str]:
 
 def _transposed(at: At, place: int, name: str) -> str:
     """An input with its last two axes exchanged where an attribute asks for it."""
-    value = at.node.input[place]
+    value = str(at.node.input[place])
     if at.given.get(f"transBatch{name[-1]}"):
         raise refused(at.node, f"transBatch{name[-1]} = 1: expected 0")
     rank = len(at.shape(place))

@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -97,7 +97,18 @@ class Chosen(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x,))
-        return torch.distributions.Normal(0.0, 1.0).log_prob(x)
+        normal: Any = torch.distributions.Normal(0.0, 1.0)
+        found: Tensor = normal.log_prob(x)
+        return found
+
+
+def test_modules_of_torchscript_and_of_torch_ao_are_refused_by_name() -> None:
+    net, untyped = nn.Sequential(nn.Linear(4, 2)), cast("Any", torch)
+    with pytest.raises(InputError, match="TorchScript cannot be exported"):
+        tml.from_torch(untyped.jit.trace(net, torch.ones(1, 4)), [torch.ones(1, 4)])
+    coded = untyped.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(InputError, match=r"0 is quantized by torch\.ao"):
+        tml.from_torch(coded, [torch.ones(1, 4)])
 
 
 def test_both_sides_of_a_choice_are_recorded() -> None:

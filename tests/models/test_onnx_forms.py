@@ -278,6 +278,22 @@ def test_what_is_known_only_when_it_runs_is_refused_by_its_node(
         load_onnx(make(tmp_path / "net.onnx"))
 
 
+def test_bfloat16_is_float32(tmp_path: Path) -> None:
+    weight = helper.make_tensor("w", TensorProto.BFLOAT16, [8], floats(8))
+    nodes = [
+        node("Cast", ["x"], ["b"], to=TensorProto.BFLOAT16),
+        node("Mul", ["b", "w"], ["y"]),
+    ]
+    path = write(tmp_path / "net.onnx", nodes, element=TensorProto.BFLOAT16)
+    model = onnx.load(path)
+    model.graph.initializer.append(weight)
+    onnx.save(model, path)
+    loaded = load_onnx(path)
+    assert "bfloat16 numbers are float32 here" in loaded.notes[0]
+    assert [each.dtype for each in loaded.stored.outputs] == ["float32"]
+    assert root_wrapper(loaded) < 1e-6
+
+
 def test_texts_and_float64_are_refused_with_what_to_do(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", [node("Identity", ["x"], ["y"])])
     model = onnx.load(path)
