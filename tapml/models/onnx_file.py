@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +38,8 @@ from tapml_targets.errors import InputError, SetupError, UnsupportedOperatorErro
 
 Array: TypeAlias = npt.NDArray[Any]
 
+_NO_MODEL: Final = " is no valid ONNX model: "
+_AGAIN: Final = "; export it again"
 _LARGEST: Final = (1 << 31) - 1
 _MOST_NODES: Final = 1 << 17
 # The largest difference of an output, of its largest number, by operators that are in the model.
@@ -133,7 +136,7 @@ def load_onnx(
     with _reading(path):
         write_out_ml(folded)
         folded = with_defined(folded)
-    folded = _written_out(_fold(folded, path), path, _probe(ports, inputs))
+    folded = _written_out(_fold_as_read(folded, path), path, _probe(ports, inputs))
     # Of the file: onnxruntime widens what it has no half-precision kernel for.
     dtypes = {str(_dtype_of(each.data_type)) for each in original.graph.initializer}
     outputs = [ModuleTensor(each.name, _element(each, path)) for each in folded.graph.output]
@@ -251,7 +254,7 @@ def _check_model(model: Any) -> None:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, fault: str = _NO_MODEL, remedy: str = _AGAIN) -> Iterator[None]:
     """What the libraries raise for a malformed file becomes one line."""
     try:
         yield
@@ -260,9 +263,7 @@ def _reading(path: Path) -> Iterator[None]:
     except Exception as error:  # errors of any class, from protobuf, onnx and onnxruntime
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = (lines or [type(error).__name__])[0]
-        raise InputError(
-            f"{path} is no valid ONNX model: {reason[:300]}; export it again"
-        ) from error
+        raise InputError(f"{path}{fault}{reason[:300]}{remedy}") from error
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
@@ -419,6 +420,26 @@ def _fold(model: Any, path: Path) -> Any:
     return folded
 
 
+def _fold_as_read(model: Any, path: Path) -> Any:
+    """As :func:`_fold`; says whether the file, or the sizes that its inputs got, is refused."""
+    import onnxruntime
+
+    try:
+        return _fold(model, path)
+    except InputError as error:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception:  # of onnxruntime's own classes
+            raise error from None
+        reason = str(error).partition(_NO_MODEL)[2].removesuffix(_AGAIN)
+        raise InputError(
+            f"{path} does not take inputs of these sizes: {reason}; give others (--input), which "
+            "each of its branches has to take, or export the branch that is needed"
+        ) from error
+
+
 def _probe(ports: Sequence[ModuleTensor], inputs: Sequence[tuple[Any, str]]) -> dict[str, Array]:
     """Inputs to find the extents and dtypes of all values with: the first given, or zeros."""
     probe = {
@@ -437,16 +458,20 @@ def _written_out(model: Any, path: Path, probe: Mapping[str, Array]) -> Any:
 
     It is folded after each pass: what depends on the number of a step is a constant then.
     """
+
+    def run(model: Any) -> dict[str, Array]:
+        with _reading(path, " does not run on its inputs: ", "; give others (--input)"):
+            return run_onnx(model, probe, hidden=True)
+
     for _ in range(_DEEPEST):
-        with _reading(path):
-            if fold_extents(model, lambda: run_onnx(model, probe, hidden=True)):  # noqa: B023
-                model = _fold(model, path)
+        if fold_extents(model, partial(run, model)):
+            model = _fold(model, path)
         loops, others = has_control_flow(model), has_others(model)
         if loops or others or has_recurrent(model):
             model = _raised(model)
         with _reading(path):
             if loops or others:
-                values = run_onnx(model, probe, hidden=True) | dict(probe)
+                values = run(model) | dict(probe)
                 if others:
                     write_out_others(model, values)
                 else:

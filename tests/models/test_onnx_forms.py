@@ -278,6 +278,27 @@ def test_what_is_known_only_when_it_runs_is_refused_by_its_node(
         load_onnx(make(tmp_path / "net.onnx"))
 
 
+def test_sizes_that_a_branch_does_not_take_are_told_from_a_damaged_file(tmp_path: Path) -> None:
+    sides = (
+        body([node("MatMul", ["x", "four"], ["a"])], [], [("a", F, ["n", 3])]),
+        body([node("MatMul", ["x", "five"], ["b"])], [], [("b", F, ["n", 3])]),
+    )
+    chosen = node("If", ["c"], ["y"], then_branch=sides[0], else_branch=sides[1], name="choose")
+    nodes = [
+        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("Less", ["s", "zero"], ["c"]),
+        chosen,
+    ]
+    stored = {"zero": np.float32(0), "four": floats(4, 3), "five": floats(5, 3)}
+    path = write(tmp_path / "net.onnx", nodes, stored, inputs={"x": (2, 4)})
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "m"
+    onnx.save(model, path)
+    with pytest.raises(InputError, match=r"does not take inputs of these sizes: .*give others"):
+        load_onnx(path, [(floats(2, 4), "x")])
+
+
 def test_bfloat16_is_float32(tmp_path: Path) -> None:
     weight = helper.make_tensor("w", TensorProto.BFLOAT16, [8], floats(8))
     nodes = [
