@@ -141,6 +141,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not model.workload.generates:
             from tapml.cli.run_once import run_once
 
+            if arguments.interactive:
+                raise InputError(f"{model.name} writes no text: leave --interactive out")
             run_once(model, arguments, time.monotonic() - started)
             return _profile(model, arguments.profile)
         sampling = sampling_of(arguments)
