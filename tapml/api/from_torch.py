@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def from_torch(
     module: torch.nn.Module,
-    inputs: Sequence[Any],
+    inputs: Sequence[Any] | Mapping[str, Any],
     dynamic: Mapping[str, Mapping[int, Any]] | Sequence[Mapping[int, Any] | None] | None = None,
     *,
     name: str | None = None,
-    samples: Sequence[Sequence[Any]] = (),
+    samples: Sequence[Sequence[Any] | Mapping[str, Any]] = (),
     measure: Measure = "values",
     labels: Sequence[str] = (),
 ) -> RecordedModule:
@@ -35,11 +35,13 @@ def from_torch(
     module
         Without state that survives a call. It runs in evaluation mode, in float32 or float16.
     inputs
-        Positional arguments: tensors or arrays.
+        Positional arguments, or keyword arguments by name: tensors or arrays, also in dictionaries,
+        lists and tuples. Other values, None among them, are as given in every call.
     dynamic
         Which axes of the inputs have any extent, by the argument's name or in order:
-        ``{"x": {0: "batch"}}`` or ``[{0: "batch"}]``. Axes of one name have one extent, at least 2;
-        a :class:`torch.export.Dim` in place of a name brings other limits.
+        ``{"x": {0: "batch"}}`` or ``[{0: "batch"}]``; a tensor in a dictionary is ``batch.x``.
+        Axes of one name have one extent, at least 2; a :class:`torch.export.Dim` in place of a name
+        brings other limits.
     name
         Of the model; that of the module's class by default.
     samples
@@ -74,41 +76,75 @@ def from_torch(
     import torch
 
     from tapml.importing.exporting import export_entry
+    from tapml.importing.flat_arguments import FlatModule, as_tensors, needs_flattening
     from tapml.importing.importer import descriptions_of
     from tapml.importing.recording import record_module
     from tapml.importing.translate import check_importable
 
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"from_torch takes a torch.nn.Module, got {type(module).__name__}")
+    _check_kind(module)
+    given, more = as_tensors(_checked(inputs)), [as_tensors(_checked(each)) for each in samples]
+    flat = None
+    if needs_flattening(given) or _gives_none(module, given):
+        flat = FlatModule(module, given)
+        given, *more = (flat.tensors(each) for each in (given, *more))
     model = record_module(
-        module,
-        _tensors(inputs),
+        module if flat is None else flat.train(module.training),
+        given,
         dynamic,
         name=name or type(module).__name__,
-        samples=[_tensors(each) for each in samples],
+        samples=more,
         measure=measure,
         labels=labels,
+        names=None if flat is None else flat.names,
     )
     for description in descriptions_of(model):
         check_importable(export_entry(description))
     return model
 
 
-def _tensors(inputs: object) -> list[Any]:
+def _check_kind(module: torch.nn.Module) -> None:
+    """Raise InputError for modules that torch.export says nothing useful of."""
+    import torch
+
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            "a module of TorchScript cannot be exported: give the torch.nn.Module that it was made "
+            "of, or torch.jit.trace's input"
+        )
+    for path, part in module.named_modules():
+        if type(part).__module__.startswith("torch.ao.nn.quantized"):
+            raise InputError(
+                f"{path or 'the module'} is quantized by torch.ao: give the module before that"
+            )
+
+
+def _checked(inputs: Any) -> Any:
     import numpy as np
     import torch
 
-    if isinstance(inputs, torch.Tensor | np.ndarray) or not isinstance(inputs, Sequence):
+    alone = isinstance(inputs, torch.Tensor | np.ndarray | str)
+    if alone or not isinstance(inputs, Sequence | Mapping):
         raise InputError(
             f"from_torch takes a list of the module's inputs, got {type(inputs).__name__}: "
             "write [x]"
         )
-    found = []
-    for at, each in enumerate(inputs):
-        if not isinstance(each, torch.Tensor | np.ndarray):
-            raise InputError(
-                f"input {at} is {type(each).__name__}: expected a tensor or an array; close over "
-                "other arguments in the module"
-            )
-        found.append(each if isinstance(each, torch.Tensor) else torch.from_numpy(each.copy()))
-    return found
+    return dict(inputs) if isinstance(inputs, Mapping) else list(inputs)
+
+
+def _gives_none(module: Any, inputs: Sequence[Any]) -> bool:
+    """Whether a part of a module's result is None; what it raises is told where it is recorded."""
+    import torch
+    from torch.utils import _pytree
+
+    training = module.training
+    try:
+        with torch.no_grad():
+            given = module.eval()(*(each.clone() for each in inputs))
+    except Exception:  # the module is the user's
+        return False
+    finally:
+        module.train(training)
+    # None is no leaf of a tree where it is not asked for.
+    return any(each is None for each in _pytree.tree_leaves(given, lambda each: each is None))

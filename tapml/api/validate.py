@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,7 @@ class ValidationReport:
 @overload
 def validate(
     mod: Any,
-    inputs: Sequence[npt.ArrayLike],
+    inputs: Sequence[Any] | Mapping[str, Any],
     *,
     reference: Device | None = None,
     target: Device | None = None,
@@ -149,7 +150,7 @@ def validate(
 @overload
 def validate(
     mod: Any,
-    inputs: Sequence[npt.ArrayLike],
+    inputs: Sequence[Any] | Mapping[str, Any],
     *,
     reference: Device | None = None,
     target: Sequence[Device],
@@ -163,7 +164,7 @@ def validate(
 
 def validate(
     mod: Any,
-    inputs: Sequence[npt.ArrayLike],
+    inputs: Sequence[Any] | Mapping[str, Any],
     *,
     reference: Device | None = None,
     target: Device | Sequence[Device] | None = None,
@@ -180,7 +181,8 @@ def validate(
     mod
         A :class:`Module`, a Relax module, a GraphPlan or a ``torch.nn.Module``.
     inputs
-        Arrays in the order of ``Module.inputs``; a torch module is exported with them.
+        Arrays in the order of ``Module.inputs``; a torch module is exported with them, and takes
+        them in dictionaries, lists and tuples, or by name, too.
     reference
         The reference device; default: ``tapml.cpu()``, which runs in this process.
     target
@@ -208,6 +210,7 @@ def validate(
     from tapml.compiler.reference import compile_reference
     from tapml.execute.device_reference import compile_on, executor_on
 
+    mod, inputs = _flat(mod, inputs)
     arrays = [np.asarray(each, order="C") for each in inputs]
     module = mod if isinstance(mod, Module) else Module(mod, entry, inputs=arrays, weights=weights)
     module.bind(arrays)
@@ -237,6 +240,28 @@ def validate(
         return found
     label = targets[0].name
     return ValidationReport.of(found, label, subject.outputs[label])
+
+
+def _flat(mod: Any, inputs: Any) -> tuple[Any, Sequence[Any]]:
+    """A torch module of tensors alone, if its arguments are others, and the tensors in them."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(mod, torch.nn.Module):
+        return mod, inputs
+    from tapml.importing.flat_arguments import FlatModule, as_tensors
+
+    tensors = (torch.Tensor, np.ndarray)
+    named = isinstance(inputs, Mapping)
+    values = list(inputs.values()) if named else list(inputs)
+    leaves = [torch.utils._pytree.tree_leaves(each) for each in values]
+    nested = any(
+        not isinstance(each, tensors) and any(isinstance(leaf, tensors) for leaf in some)
+        for each, some in zip(values, leaves, strict=True)
+    )
+    if not named and not nested and not any(each is None for each in values):
+        return mod, inputs
+    given = as_tensors(dict(inputs) if named else list(inputs))
+    flat = FlatModule(mod, given)
+    return flat.train(mod.training), [each.detach().numpy() for each in flat.tensors(given)]
 
 
 def _connecting(device: Device) -> Callable[[], Session]:

@@ -8,10 +8,12 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.cli.converse import converse, texts_of
 from tapml.cli.model_arguments import number, positive
 from tapml.cli.remote_devices import add_no_open, on_standard_error, wanted_device
 from tapml_targets.errors import InputError
@@ -29,7 +31,9 @@ examples:
   tapml run my-session --tokens "1 2 3" --max-new-tokens 20 --device opencl:1
   tapml run my-package --prompt "The value" --json
   tapml run my-package --chat --prompt "Why is the sky blue?" --system "Answer in one sentence."
-  tapml run my-package --prompt "Once" --temperature 0.8 --top-p 0.95 --seed 7
+  tapml run my-package --chat --interactive --max-new-tokens 200
+  tapml run my-package --prompt "Once" --temperature 0.8 --top-p 0.95 --top-k 40 --seed 7
+  tapml run my-package --prompt "1, 2, 3," --stop "7" --stop $'\\n'
   tapml run my-encoder --prompt "One sentence" --prompt "Another" --json
   tapml run my-classifier --input images.npy
   tapml run my-package --prompt "The value" --device tcp://board:9190
@@ -83,6 +87,11 @@ def add_parser(subparsers: Any) -> None:
         "--system", metavar="TEXT", help="with --chat: a message of the system before it"
     )
     parser.add_argument(
+        "--interactive",
+        action="store_true",
+        help="a prompt a line from standard input, with --chat the messages of a conversation",
+    )
+    parser.add_argument(
         "--device",
         metavar="NAME",
         help="opencl, opencl:1, a server's tcp://HOST:PORT or wss://HOST:PORT, tracker:NAME, "
@@ -132,9 +141,15 @@ def run(arguments: argparse.Namespace) -> int:
         if not model.workload.generates:
             from tapml.cli.run_once import run_once
 
+            if arguments.interactive:
+                raise InputError(f"{model.name} writes no text: leave --interactive out")
             run_once(model, arguments, time.monotonic() - started)
             return _profile(model, arguments.profile)
         sampling = sampling_of(arguments)
+        if arguments.interactive:
+            _check_interactive(arguments)
+            converse(model, arguments, sampling)
+            return _profile(model, arguments.profile)
         ids, text = _prompt(model, arguments)
         ready = time.monotonic() - started
         result = _generate(model, ids, text, arguments, sampling)
@@ -163,7 +178,7 @@ def _profile(model: TargetModel, path: Path | None) -> int:
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--temperature``, ``--top-p`` and ``--seed``."""
+    """Declare ``--temperature``, ``--top-p``, ``--top-k``, ``--seed`` and ``--stop``."""
     parser.add_argument(
         "--temperature",
         type=number("a number from 0 to 100", float, 0, 100),
@@ -180,6 +195,20 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw from the most probable tokens that have this share together (default: 1)",
     )
     parser.add_argument(
+        "--top-k",
+        type=number("a whole number from 0", int, 0, (1 << 31) - 1),
+        default=0,
+        metavar="K",
+        help="draw from the K most probable tokens (default: 0, from all)",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        metavar="TEXT",
+        default=[],
+        help="ends the text before it; may be given several times",
+    )
+    parser.add_argument(
         "--seed",
         type=number("a whole number from 0", int, 0, (1 << 63) - 1),
         metavar="N",
@@ -193,16 +222,19 @@ def sampling_of(arguments: argparse.Namespace) -> Sampling:
     Raises
     ------
     InputError
-        If --top-p or --seed is given where nothing is drawn.
+        If --top-p, --top-k or --seed is given where nothing is drawn, or a --stop is empty.
     """
     from tapml.execute.sampling import Sampling
 
-    if not arguments.temperature and (arguments.top_p < 1 or arguments.seed is not None):
+    drawn = arguments.top_p < 1 or arguments.top_k or arguments.seed is not None
+    if not arguments.temperature and drawn:
         raise InputError(
-            "--top-p and --seed say how tokens are drawn, and at temperature 0 none is: give "
-            "--temperature 1"
+            "--top-p, --top-k and --seed say how tokens are drawn, and at temperature 0 none is: "
+            "give --temperature 1"
         )
-    return Sampling(arguments.temperature, arguments.top_p, arguments.seed)
+    if "" in arguments.stop:
+        raise InputError("--stop: expected a text that is not empty")
+    return Sampling(arguments.temperature, arguments.top_p, arguments.seed, arguments.top_k)
 
 
 def open_runnable(path: Path, *, verify: bool = False) -> Runnable:
@@ -294,6 +326,18 @@ def _prompt(
         return ids, None
 
 
+def _check_interactive(arguments: argparse.Namespace) -> None:
+    """Raise InputError if something is given that has no meaning there."""
+    given = arguments.prompt or arguments.tokens or arguments.input or arguments.json
+    if given:
+        raise InputError(
+            "--interactive reads prompts from standard input: leave --prompt, --tokens, --input "
+            "and --json out"
+        )
+    if arguments.system is not None and not arguments.chat:
+        raise InputError("--system goes with --chat")
+
+
 def _read_input() -> str:
     content = sys.stdin.buffer.read(_LONGEST_PROMPT + 1)
     if len(content) > _LONGEST_PROMPT:
@@ -350,21 +394,27 @@ def _generate(
         if not arguments.json:
             print(piece, end="", flush=True)
 
-    stream = None if text is None else model.codec.stream(ids)
+    if text is None and arguments.stop:
+        raise InputError("--stop is a text, and the model takes token ids alone: leave it out")
     tokens: list[int] = []
     pieces: list[str] = []
     first = 0.0
     started = time.monotonic()
     steps = model.generate_tokens(ids, max_new_tokens=arguments.max_new_tokens, sampling=sampling)
-    try:
-        show(" ".join(map(str, ids)) if text is None else text)
+
+    def counting() -> Iterator[int]:
+        nonlocal first
         for token in steps:
             first = first or time.monotonic() - started
             tokens.append(token)
-            pieces.append(f" {token}" if stream is None else stream.push(token))
-            show(pieces[-1])
-        pieces.append("" if stream is None else stream.finish())
-        show(pieces[-1])
+            yield token
+
+    try:
+        show(" ".join(map(str, ids)) if text is None else text)
+        plain = (f" {token}" for token in counting())
+        for piece in plain if text is None else texts_of(model, ids, counting(), arguments.stop):
+            pieces.append(piece)
+            show(piece)
     finally:
         # Also after Ctrl-C: later output starts a new line.
         show("\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +16,8 @@ Choose: TypeAlias = Callable[[npt.NDArray[Any]], int]
 
 HOTTEST: Final = 100.0
 LARGEST_SEED: Final = (1 << 63) - 1
+LARGEST_PENALTY: Final = 2.0
+LARGEST_BIAS: Final = 100.0
 
 
 def largest(logits: npt.NDArray[Any]) -> int:
@@ -36,6 +38,13 @@ class Sampling:
         the probability (nucleus sampling, Holtzman et al. 2020); 1 draws from all.
     seed
         The same seed, logits and lengths give the same tokens. None for another text each time.
+    top_k
+        Tokens are drawn from so many of the most probable ones; 0 draws from all.
+    presence_penalty, frequency_penalty
+        Taken from the logit of a token that the text has: once, and for each time that it has it.
+        The prompt does not count.
+    bias
+        Token ids, and what is added to their logits.
 
     Raises
     ------
@@ -46,6 +55,10 @@ class Sampling:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    top_k: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= HOTTEST:
@@ -54,13 +67,53 @@ class Sampling:
             raise InputError(f"top_p: expected more than 0 and at most 1, got {self.top_p}")
         if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED:
             raise InputError(f"seed: expected 0 to {LARGEST_SEED}, got {self.seed}")
+        if self.top_k < 0:
+            raise InputError(f"top_k: expected a number of tokens from 0, got {self.top_k}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            if not -LARGEST_PENALTY <= value <= LARGEST_PENALTY:
+                raise InputError(
+                    f"{name}: expected -{LARGEST_PENALTY:g} to {LARGEST_PENALTY:g}, got {value}"
+                )
+        for token, value in self.bias:
+            if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
+                raise InputError(
+                    f"logit_bias: expected -{LARGEST_BIAS:g} to {LARGEST_BIAS:g} for the token "
+                    f"{token}, got {value}"
+                )
 
     def chooser(self) -> Choose:
         """A choice for each token of one text, in their order."""
-        if self.temperature == 0:
-            return largest
         generator = np.random.default_rng(self.seed)
-        return lambda logits: self._draw(logits, float(generator.random()))
+
+        def choose(logits: npt.NDArray[Any]) -> int:
+            if self.temperature == 0:
+                return largest(logits)
+            return self._draw(logits, float(generator.random()))
+
+        if not (self.presence_penalty or self.frequency_penalty or self.bias):
+            return choose
+        counts: dict[int, int] = {}
+
+        def choose_adjusted(logits: npt.NDArray[Any]) -> int:
+            token = choose(self._adjusted(logits, counts))
+            counts[token] = counts.get(token, 0) + 1
+            return token
+
+        return choose_adjusted
+
+    def _adjusted(self, logits: npt.NDArray[Any], counts: Mapping[int, int]) -> npt.NDArray[Any]:
+        """Logits with the bias added, and the penalties of the tokens so far taken away."""
+        found = logits.astype(np.float64)
+        for token, value in self.bias:
+            if not 0 <= token < len(found):
+                raise InputError(
+                    f"logit_bias: token {token} is not in the vocabulary of {len(found)} tokens"
+                )
+            found[token] += value
+        for token, count in counts.items():
+            found[token] -= count * self.frequency_penalty + self.presence_penalty
+        return found
 
     def _draw(self, logits: npt.NDArray[Any], share: float) -> int:
         """The token at a `share` of the nucleus's probability, most probable ones first."""
@@ -73,6 +126,8 @@ class Sampling:
         weights = np.exp((scaled - scaled.max()) / self.temperature)
         # Stable: ties are taken in the order of their ids, on every machine.
         order = np.argsort(-weights, kind="stable")
+        if self.top_k:
+            order = order[: self.top_k]
         reached = np.cumsum(weights[order])
         # The first place where the nucleus has its share is the last one in it.
         last = int(np.searchsorted(reached, self.top_p * reached[-1]))

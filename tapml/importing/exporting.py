@@ -148,7 +148,7 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 
 def _export(description: EntryDescription) -> torch.export.ExportedProgram:
     # A graph that is refused is printed there, line by line.
-    with _masks_are_taken(), redirect_stderr(io.StringIO()):
+    with _masks_are_taken(), _values_decide_nothing(), redirect_stderr(io.StringIO()):
         return _export_of_any_length(description)
 
 
@@ -191,6 +191,30 @@ def _masks_are_taken() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = found
+
+
+@contextmanager
+def _values_decide_nothing() -> Iterator[None]:
+    """Both branches of ``torch.cond`` computed; distributions that do not look at their arguments.
+
+    Neither has a side effect, so a choice among the results is the same.
+    """
+    from torch.distributions import Distribution
+    from torch.utils import _pytree
+
+    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+        if isinstance(pred, bool):
+            return (true_fn if pred else false_fn)(*operands)
+        return _pytree.tree_map(
+            lambda yes, no: torch.where(pred, yes, no), true_fn(*operands), false_fn(*operands)
+        )
+
+    found = torch.cond, Distribution._validate_args
+    torch.cond, Distribution._validate_args = cond, False
+    try:
+        yield
+    finally:
+        torch.cond, Distribution._validate_args = found
 
 
 def _assertions_of_lengths(module: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -31,6 +31,7 @@ from tapml.importing.relax_function import bindings, operands
 from tapml.importing.translate import NamingBuilder, NodeNames
 from tapml.importing.weights import WeightTable
 from tapml.models.onnx_file import OnnxModel
+from tapml.models.onnx_static import SIZED_BY
 from tapml.models.stored import MODULE
 from tapml.plan.graph_plan import GraphPlan, Origin
 from tapml.plan.validation import check_plan
@@ -38,6 +39,8 @@ from tapml_targets.errors import UnsupportedOperatorError
 
 Array = npt.NDArray[Any]
 _SHOWN: Final = 5
+# Inputs that say which tensor of a sequence is meant.
+_POSITIONS: Final = {"SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,)}
 
 
 def import_onnx(model: OnnxModel) -> ImportedModel:
@@ -165,6 +168,11 @@ class _NamingOnnxImporter(onnx_frontend.ONNXGraphImporter):  # type: ignore[misc
         self.nodes.append(name)
         *path, _ = [part for part in node.name.split("/") if part] or [""]
         self.origins[name] = Origin(".".join(path), f"node {node.name}", node.op_type, name)
+        known = [self._nodes, self._params]
+        for place in SIZED_BY.get(op_name) or _POSITIONS.get(op_name) or ():
+            # Some converters take sizes that are weights for what is known only when it runs.
+            if place < len(inputs) and inputs[place] is not None:
+                inputs[place] = onnx_frontend.get_constant(inputs[place], known)
         made = super()._convert_operator(op_name, inputs, attrs, opset)
         if isinstance(made, tvm.ir.Call):
             made = self.bb.emit(made)

@@ -27,6 +27,8 @@ KNOWN: Final = (_aten.dist.default,)
 def own() -> dict[Any, Callable[..., Any]]:
     """Those that are written here."""
     return {
+        _aten.add.Tensor: partial(_with_multiple, torch.add),
+        _aten.sub.Tensor: partial(_with_multiple, torch.sub),
         _aten.elu.default: _elu,
         _aten.linalg_vector_norm.default: _norm,
         _aten._trilinear.default: _trilinear,
@@ -62,6 +64,11 @@ def own() -> dict[Any, Callable[..., Any]]:
 
 def _float(operand: Tensor) -> Tensor:
     return operand if operand.dtype.is_floating_point else operand.to(torch.get_default_dtype())
+
+
+def _with_multiple(operation: Any, one: Any, other: Any, *, alpha: Any = 1) -> Any:
+    """TVM's converters leave the factor of the second out."""
+    return NotImplemented if alpha == 1 else operation(one, other * alpha)
 
 
 def _elu(operand: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:

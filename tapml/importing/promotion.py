@@ -32,11 +32,22 @@ _PROMOTED: Final = (
         "expm1", "log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh",
         "sqrt", "tan", "tanh",
     )),
+    "add.Scalar",
+    "add.Tensor",
     "div.Scalar",
     "div.Tensor",
+    "cat.default",
+    "clamp.default",
+    "maximum.default",
+    "minimum.default",
+    "mul.Scalar",
+    "mul.Tensor",
     "pow.Tensor_Scalar",
     "pow.Tensor_Tensor",
     "pow.Scalar",
+    "rsub.Scalar",
+    "sub.Scalar",
+    "sub.Tensor",
     "where.self",
     # Of integers they give those of 64 bits.
     "cumprod.default",
@@ -44,6 +55,11 @@ _PROMOTED: Final = (
     "prod.default",
     "prod.dim_int",
 )  # fmt: skip
+_COMPARED: Final = tuple(
+    f"{name}.{kind}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder")
+    for kind in ("Tensor", "Scalar")
+)
 _WHERE: Final = torch.ops.aten.where.self
 _POWERS: Final = (torch.ops.aten.pow.Tensor_Tensor, torch.ops.aten.pow.Scalar)
 # TVM gives what they are given, whatever is asked for.
@@ -58,6 +74,9 @@ def correct(importer: ExportedProgramImporter, converters: MutableMapping[str, C
     for name in _PROMOTED:
         if name in converters:
             converters[name] = _promoting(importer, converters[name])
+    for name in _COMPARED:
+        if name in converters:
+            converters[name] = _as_numbers(importer, converters[name])
     for name in _DROPOUTS:
         converters[name] = _never_at_random(converters[name])
     converters["bucketize.Tensor"] = _not_numbers_last(importer, converters["bucketize.Tensor"])
@@ -77,6 +96,24 @@ def _promoting(importer: ExportedProgramImporter, given: Converter) -> Converter
         for each, value in kept.items():
             if _is_tensor(value) and str(value.ty.dtype) != kind and each is not condition:
                 importer.env[each] = importer.block_builder.emit(relax.op.astype(value, kind))
+        try:
+            return given(node)
+        finally:
+            importer.env.update(kept)
+
+    return convert
+
+
+def _as_numbers(importer: ExportedProgramImporter, given: Converter) -> Converter:
+    """Integers beside a number that is no tensor and not whole, which TVM would cut."""
+
+    def convert(node: fx.Node) -> Any:
+        kept = {each: importer.env[each] for each in node.all_input_nodes}
+        if any(isinstance(each, float) for each in node.args):
+            for each, value in kept.items():
+                if _is_tensor(value) and "float" not in str(value.ty.dtype):
+                    number = relax.op.astype(value, "float32")
+                    importer.env[each] = importer.block_builder.emit(number)
         try:
             return given(node)
         finally:

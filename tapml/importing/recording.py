@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils import _pytree
 
 from tapml.importing.exporting import EntryDescription, export_program
+from tapml.importing.flat_arguments import named_results
 from tapml.models.program_text import read_program, write_program
 from tapml.models.recorded_module import RecordedModule, recorded, to_array
 from tapml.models.stored import Measure, ModuleTensor, StoredModule, SymbolRange
@@ -39,6 +39,7 @@ def record_module(
     samples: Sequence[Sequence[Tensor]],
     measure: Measure,
     labels: Sequence[str],
+    names: Sequence[str] | None = None,
 ) -> RecordedModule:
     """Record a module; see :func:`tapml.from_torch`.
 
@@ -47,7 +48,7 @@ def record_module(
     InputError
         If inputs do not fit, an output is no tensor, or ``torch.export`` refuses the module.
     """
-    names = _argument_names(module, len(inputs))
+    names = _argument_names(module, len(inputs)) if names is None else list(names)
     for each, tensor in zip(names, inputs, strict=True):
         if 0 in tensor.shape:
             raise InputError(
@@ -265,19 +266,16 @@ def _model_dtype(module: nn.Module, inputs: Sequence[Tensor], name: str) -> str:
 
 def _named_outputs(given: Any) -> list[tuple[str, Tensor]]:
     """Every tensor of a result: ``result``, or its place in tuples, lists and dictionaries."""
-    named = []
-    for path, each in _pytree.tree_flatten_with_path(given)[0]:
-        keys = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", ""))) for key in path)
-        name = ".".join(map(str, keys)) or "result"
+    named = named_results(given)
+    for name, each in named.items():
         if not isinstance(each, Tensor):
             raise InputError(
                 f"output {name} is {type(each).__name__}: expected a tensor; return tensors alone, "
                 "or a tuple, list or dictionary of them"
             )
-        named.append((f"result.{name}" if name[0].isdigit() else name, each))
     if not named:
         raise InputError("the module returns nothing: expected at least one tensor")
-    return named
+    return list(named.items())
 
 
 def _check_signature(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tapml.models.packed.formats.format import Format
 
 _SINGLE = "model.safetensors"
+_ADAPTER: Final = "adapter_config.json"
 _INDEX = "model.safetensors.index.json"
 _LARGEST_JSON = 64 * 1024 * 1024
 _DTYPES: Final = ("float32", "float16", "bfloat16")
@@ -106,7 +107,7 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
     if not config_path.is_file():
         raise InputError(
             f"{folder} is not a model: expected config.json and *.safetensors in it, "
-            f"found {_listing(folder)}"
+            f"found {_listing(folder)}{_model_inside(folder)}"
         )
     config = read_json(config_path)
     family = _family(config, config_path)
@@ -114,9 +115,9 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
         if config.get(other) is not None:
             config[name] = config[other]
     _check_config(family, config, config_path)
-    if (folder / "adapter_config.json").exists():
+    if (folder / _ADAPTER).exists():
         raise InputError(
-            f"{folder} contains an adapter (adapter_config.json): merge it into its base model and "
+            f"{folder} contains an adapter ({_ADAPTER}): merge it into its base model and "
             "save that (peft: merge_and_unload().save_pretrained(...))"
         )
     tensors: dict[str, StoredTensor] = {}
@@ -175,9 +176,33 @@ def _weight_files(folder: Path) -> list[Path]:
             "read: expected safetensors. Convert it where you trust it: "
             "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
         )
+    broken = [each.name for each in (single, index_path) if each.is_symlink()]
+    if broken:
+        raise InputError(
+            f"{folder} has no weights: {broken[0]} is a link to {(folder / broken[0]).readlink()}, "
+            "which is not there; fetch the folder again"
+        )
+    shards = any(folder.glob("model-*.safetensors"))
+    remedy = f"; fetch {_INDEX}, which lists the parts" if shards else ""
     raise InputError(
-        f"{folder} has no weights: expected {_SINGLE} or {_INDEX}, found {_listing(folder)}"
+        f"{folder} has no weights: expected {_SINGLE} or {_INDEX}, found {_listing(folder)}{remedy}"
     )
+
+
+def _model_inside(folder: Path) -> str:
+    """What a folder has that is meant instead: a snapshot of a cache, a GGUF file, an adapter."""
+    snapshots = sorted(each.parent for each in folder.glob("snapshots/*/config.json"))
+    if snapshots:
+        return f"; give the model in it, {snapshots[-1]}"
+    files = sorted(folder.glob("*.gguf"))
+    if files:
+        return f"; give the file, {files[0]}"
+    if (folder / _ADAPTER).exists():
+        return (
+            f"; {_ADAPTER} is an adapter's: merge it into its base model and save that "
+            "(peft: merge_and_unload().save_pretrained(...))"
+        )
+    return ""
 
 
 def _family(config: dict[str, Any], path: Path) -> Family:

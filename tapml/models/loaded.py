@@ -39,19 +39,21 @@ _WINDOWS: Final = ("sliding_window", "window_size", "attention_chunk_size")
 class OwnStep(NamedTuple):
     """One run of an entry: its rows ``[positions, width]``, and those of the class's forward.
 
-    `alone` says that they have a scale of their own and not that of all steps.
+    `alone` says that they have a scale of their own and not that of all steps. `allowed` is the
+    largest difference relative to it where that is not the dtype's.
     """
 
     entry: str
     ours: Array
     own: Array
     alone: bool = False
+    allowed: float | None = None
 
     @classmethod
-    def of_output(cls, entry: str, ours: Any, own: Any) -> OwnStep:
+    def of_output(cls, entry: str, ours: Any, own: Any, *, allowed: float | None = None) -> OwnStep:
         """One output, whatever its shape."""
         rows = [np.asarray(each, dtype=np.float64).reshape(1, -1) for each in (ours, own)]
-        return cls(entry, rows[0], rows[1], alone=True)
+        return cls(entry, rows[0], rows[1], alone=True, allowed=allowed)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -21,16 +22,43 @@ from torch import nn
 
 from tapml.models.entries import EntryModule
 from tapml.models.loaded import LoadedModule, OwnStep
+from tapml.models.onnx_control_flow import has_control_flow, write_out_control_flow
+from tapml.models.onnx_forms import (
+    OLDEST_OPSET,
+    has_others,
+    is_known,
+    with_defined,
+    write_out_others,
+)
 from tapml.models.onnx_ml import without_text, write_out_ml
-from tapml.models.onnx_recurrent import write_out_recurrent
+from tapml.models.onnx_recurrent import has_recurrent, write_out_recurrent
+from tapml.models.onnx_static import fold_extents
 from tapml.models.stored import MODULE, Measure, ModuleTensor, StoredModule
 from tapml_targets.errors import InputError, SetupError, UnsupportedOperatorError
 
 Array: TypeAlias = npt.NDArray[Any]
 
+_NO_MODEL: Final = " is no valid ONNX model: "
+_AGAIN: Final = "; export it again"
 _LARGEST: Final = (1 << 31) - 1
 _MOST_NODES: Final = 1 << 17
+# The largest difference of an output, of its largest number, by operators that are in the model.
+# Those of codes: a number at the border of two becomes the one or the other, and so an output moves
+# by steps of its scale. Of a classifier with probabilities onnxruntime ends an iteration early.
+_ALLOWED: Final = {
+    "DynamicQuantizeLinear": 5e-2,
+    "QLinearConv": 5e-2,
+    "QLinearMatMul": 5e-2,
+    "QuantizeLinear": 5e-2,
+    "SVMClassifier": 1e-2,
+}
+# Graphs inside of one another.
+_DEEPEST: Final = 16
 _FLOATS: Final = ("float32", "float16")
+_REMEDIES: Final = {
+    "float64": "export the model with float32 inputs, or convert it to float32",
+    "object": "texts have to be encoded before the model: export what follows them",
+}
 _DTYPES: Final = (*_FLOATS, "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
@@ -71,8 +99,10 @@ class OnnxModel(LoadedModule):
         """The folded model beside the file, both in onnxruntime without optimization."""
         inputs = self.stored.prepare(self.samples[0][0])
         ours, own = (run_onnx(each, inputs) for each in (self.folded, self.original))
+        found = [_ALLOWED.get(node.op_type, 0.0) for node in self.original.graph.node]
+        allowed = max(found, default=0.0) or None
         for name in own:
-            yield OwnStep.of_output(MODULE, ours[name], own[name])
+            yield OwnStep.of_output(MODULE, ours[name], own[name], allowed=allowed)
 
 
 def load_onnx(
@@ -99,16 +129,16 @@ def load_onnx(
     original, outside = _read(path)
     name = path.stem
     without_text(original)
+    widened = _widen(original)
     ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
     folded = type(original)()
     folded.CopyFrom(original)
     with _reading(path):
         write_out_ml(folded)
-    folded = _fold(folded, path)
-    if write_out_recurrent(folded):
-        # Their products with weights are constants where the sequence is.
-        folded = _fold(folded, path)
-    dtypes = {str(_dtype_of(each.data_type)) for each in folded.graph.initializer}
+        folded = with_defined(folded)
+    folded = _written_out(_fold_as_read(folded, path), path, _probe(ports, inputs))
+    # Of the file: onnxruntime widens what it has no half-precision kernel for.
+    dtypes = {str(_dtype_of(each.data_type)) for each in original.graph.initializer}
     outputs = [ModuleTensor(each.name, _element(each, path)) for each in folded.graph.output]
     signature = StoredModule.from_json(
         StoredModule(
@@ -131,7 +161,14 @@ def load_onnx(
         1,
         signature.weights_hash,
         path,
-        notes=() if inputs else ("the model runs on numbers by seed unless given (--input)",),
+        notes=(
+            *(
+                ("bfloat16 numbers are float32 here, which is exact for weights",)
+                if widened
+                else ()
+            ),
+            *(() if inputs else ("the model runs on numbers by seed unless given (--input)",)),
+        ),
         signature=signature,
         samples=tuple(given),
         folded=folded,
@@ -195,14 +232,29 @@ def _read(path: Path) -> tuple[Any, tuple[str, ...]]:
         if total > _LARGEST - path.stat().st_size:
             raise InputError(f"{path} has {total} bytes of tensors: expected at most {_LARGEST}")
         onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
-        onnx.checker.check_model(model)
+        _check_model(model)
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
     return model, tuple(outside)
 
 
+def _check_model(model: Any) -> None:
+    """Check a model. Outputs may lack their shapes, which the checker alone asks for."""
+    import onnx
+
+    types = [each.type.tensor_type for each in model.graph.output]
+    unshaped = [each for each in types if each.elem_type and not each.HasField("shape")]
+    for each in unshaped:
+        each.shape.SetInParent()
+    try:
+        onnx.checker.check_model(model)
+    finally:
+        for each in unshaped:
+            each.ClearField("shape")
+
+
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, fault: str = _NO_MODEL, remedy: str = _AGAIN) -> Iterator[None]:
     """What the libraries raise for a malformed file becomes one line."""
     try:
         yield
@@ -211,21 +263,51 @@ def _reading(path: Path) -> Iterator[None]:
     except Exception as error:  # errors of any class, from protobuf, onnx and onnxruntime
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = (lines or [type(error).__name__])[0]
-        raise InputError(
-            f"{path} is no valid ONNX model: {reason[:300]}; export it again"
-        ) from error
+        raise InputError(f"{path}{fault}{reason[:300]}{remedy}") from error
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph and those inside of its nodes."""
+    pending = [graph]
+    while pending:
+        each = pending.pop()
+        yield each
+        for node in each.node:
+            for attribute in node.attribute:
+                pending += [attribute.g, *attribute.graphs]
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
     """Every stored tensor of a graph, its attributes and subgraphs."""
-    pending = [graph]
-    while pending:
-        each = pending.pop()
+    for each in _graphs(graph):
         yield from each.initializer
         for node in each.node:
             for attribute in node.attribute:
                 yield from (attribute.t, *attribute.tensors)
-                pending += [attribute.g, *attribute.graphs]
+
+
+def _widen(model: Any) -> bool:
+    """Make bfloat16 float32, in place, which onnxruntime has no kernels for; whether any was."""
+    import onnx
+
+    narrow, wide = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    found = False
+    for tensor in _tensors(model.graph):
+        if tensor.data_type == narrow:
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            found = True
+    for graph in _graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            if value.type.tensor_type.elem_type == narrow:
+                value.type.tensor_type.elem_type = wide
+                found = True
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.name in ("to", "dtype") and attribute.i == narrow:
+                    attribute.i = wide
+                    found = True
+    return found
 
 
 def _external_bytes(tensor: Any, folder: Path) -> int:
@@ -299,7 +381,8 @@ def _element(value: Any, path: Path) -> str:
     name = str(_dtype_of(value.type.tensor_type.elem_type))
     if name not in _DTYPES:
         raise InputError(
-            f"{value.name} of {path.name} has dtype {name}: expected one of {', '.join(_DTYPES)}"
+            f"{value.name} of {path.name} has dtype {name}: expected one of {', '.join(_DTYPES)}; "
+            f"{_REMEDIES.get(name, 'export the model with one of these')}"
         )
     return name
 
@@ -337,11 +420,93 @@ def _fold(model: Any, path: Path) -> Any:
     return folded
 
 
+def _fold_as_read(model: Any, path: Path) -> Any:
+    """As :func:`_fold`; says whether the file, or the sizes that its inputs got, is refused."""
+    import onnxruntime
+
+    try:
+        return _fold(model, path)
+    except InputError as error:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        try:
+            onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception:  # of onnxruntime's own classes
+            raise error from None
+        reason = str(error).partition(_NO_MODEL)[2].removesuffix(_AGAIN)
+        raise InputError(
+            f"{path} does not take inputs of these sizes: {reason}; give others (--input), which "
+            "each of its branches has to take, or export the branch that is needed"
+        ) from error
+
+
+def _probe(ports: Sequence[ModuleTensor], inputs: Sequence[tuple[Any, str]]) -> dict[str, Array]:
+    """Inputs to find the extents and dtypes of all values with: the first given, or zeros."""
+    probe = {
+        each.name: np.zeros(tuple(int(extent) for extent in each.shape), each.dtype)
+        for each in ports
+    }
+    if inputs:
+        given = inputs[0][0]
+        named = given if isinstance(given, Mapping) else {ports[0].name: given}
+        probe |= {name: np.asarray(each, probe[name].dtype) for name, each in named.items()}
+    return probe
+
+
+def _written_out(model: Any, path: Path, probe: Mapping[str, Array]) -> Any:
+    """The model with nodes that no importer has in other forms, from the outermost graph inwards.
+
+    It is folded after each pass: what depends on the number of a step is a constant then.
+    """
+
+    def run(model: Any) -> dict[str, Array]:
+        with _reading(path, " does not run on its inputs: ", "; give others (--input)"):
+            return run_onnx(model, probe, hidden=True)
+
+    for _ in range(_DEEPEST):
+        if fold_extents(model, partial(run, model)):
+            model = _fold(model, path)
+        loops, others = has_control_flow(model), has_others(model)
+        if loops or others or has_recurrent(model):
+            model = _raised(model)
+        with _reading(path):
+            if loops or others:
+                values = run(model) | dict(probe)
+                if others:
+                    write_out_others(model, values)
+                else:
+                    write_out_control_flow(model, {name: v.shape for name, v in values.items()})
+            elif not write_out_recurrent(model):
+                return model
+            if len(model.graph.node) > _MOST_NODES:
+                raise InputError(
+                    f"{path} has {len(model.graph.node)} nodes with its loops unrolled: expected "
+                    f"at most {_MOST_NODES}"
+                )
+        model = _fold(model, path)
+    return model
+
+
+def _raised(model: Any) -> Any:
+    """A model of the opset that is written; itself if it cannot be converted to that."""
+    import onnx
+
+    opset = max((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), default=0)
+    if opset >= OLDEST_OPSET:
+        return model
+    try:
+        raised = onnx.version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception:  # of any class, for what it does not know
+        return model
+    raised.ir_version = max(raised.ir_version, 7)
+    return raised
+
+
 def _check_known(model: Any, path: Path) -> None:
     """Operators outside of ONNX, which no runtime here knows."""
     standard = {"", "ai.onnx"}
     for node in model.graph.node:
-        if node.domain not in standard:
+        if node.domain not in standard and not is_known(node):
             raise UnsupportedOperatorError(
                 f"{path.name} uses {node.domain}.{node.op_type} in node {node.name or 'unnamed'!r},"
                 " which is not of ONNX: export the model without it"

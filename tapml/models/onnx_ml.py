@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tapml.models.onnx_written import Array, Written
+from tapml.models.onnx_svm import write_svm_classifier, write_svm_regressor
+from tapml.models.onnx_written import Array, Written, refused
 from tapml_targets.errors import UnsupportedOperatorError
 
 DOMAIN: Final = "ai.onnx.ml"
@@ -23,8 +24,9 @@ _OLDEST_OPSET: Final = 13
 _AXES_OF_LARGEST: Final = 18
 # Of older ones: what means the same from there on, of two axes.
 _UNCHANGED: Final = frozenset({
-    "Add", "ArgMax", "Cast", "Concat", "Div", "Flatten", "Gather", "Identity", "MatMul", "Max",
-    "Mul", "Reshape", "Sigmoid", "Softmax", "Sub",
+    "Abs", "Add", "And", "ArgMax", "Cast", "Concat", "Div", "Equal", "Exp", "Flatten", "Gather",
+    "Greater", "Identity", "Less", "Log", "MatMul", "Max", "Mul", "Neg", "Not", "Or", "Pow", "Relu",
+    "Reshape", "Sigmoid", "Sign", "Softmax", "Sqrt", "Sub", "Tanh", "Transpose", "Where",
 })  # fmt: skip
 _LINEAR: Final = frozenset({"LinearClassifier", "SVMClassifier"})
 # What is written for them rests on the extents of what they read.
@@ -78,7 +80,7 @@ def without_text(model: Any) -> None:
             continue
         to = [each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to"]
         if node.op_type != "Identity" and to != [types.STRING]:
-            raise _refused(node, "it reads labels that are text, whose places are imported")
+            raise refused(node, "it reads labels that are text, whose places are imported")
         # A cast of text to text.
         node.op_type = "Identity"
         del node.attribute[:]
@@ -113,7 +115,7 @@ def write_out_ml(model: Any) -> bool:
             continue
         writer = _WRITERS.get(node.op_type)
         if writer is None:
-            raise _refused(node, f"expected one of {', '.join(sorted(_WRITERS))}")
+            raise refused(node, f"expected one of {', '.join(sorted(_WRITERS))}")
         given = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         written = Written(node.name or node.output[0], opset)
         if node.op_type in _OF_EXTENTS and not shapes.keys() >= set(node.input):
@@ -163,13 +165,6 @@ def _shapes_behind(model: Any, nodes: Sequence[Any]) -> dict[str, list[int]]:
     }
 
 
-def _refused(node: Any, reason: str) -> UnsupportedOperatorError:
-    operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
-    return UnsupportedOperatorError(
-        f"{operator} in node {node.name or 'unnamed'!r} cannot be imported: {reason}"
-    )
-
-
 def _float(written: Written, source: str) -> str:
     return written.one("Cast", source, to=1)
 
@@ -209,7 +204,7 @@ def _binarizer(node: Any, given: _Attributes, written: Written, _shapes: Any) ->
 
 def _imputer(node: Any, given: _Attributes, written: Written, _shapes: Any) -> list[str]:
     if not given.get("imputed_value_floats"):
-        raise _refused(node, "it fills in whole numbers: expected floating-point ones")
+        raise refused(node, "it fills in whole numbers: expected floating-point ones")
     filled = written.weight(np.array(given["imputed_value_floats"], np.float32))
     absent = given.get("replaced_value_float", 0.0)
     value = node.input[0]
@@ -224,7 +219,7 @@ def _vectorizer(node: Any, given: _Attributes, written: Written, shapes: Any) ->
     found = [(shapes.get(each) or [0])[1:] for each in node.input]
     if found != [[each] for each in given.get("inputdimensions") or ()]:
         # onnxruntime cuts columns and fills them up.
-        raise _refused(node, "its inputdimensions are not the columns of its inputs")
+        raise refused(node, "its inputdimensions are not the columns of its inputs")
     return [written.joined([_float(written, each) for each in node.input], 1)]
 
 
@@ -253,14 +248,14 @@ def _linear_classifier(node: Any, given: _Attributes, written: Written, _shapes:
     rows = len(given.get("intercepts") or ()) or len(labels)
     value = _linear(node, given, written, rows)
     if rows == 1:
-        raise _refused(node, "one row of coefficients for two classes: expected one for each")
+        raise refused(node, "one row of coefficients for two classes: expected one for each")
     return [_best(written, value, labels), _transformed(node, given, written, value)]
 
 
 def _labels(node: Any, given: _Attributes) -> Array:
     labels = given.get("classlabels_int64s") or given.get("classlabels_ints")
     if not labels:
-        raise _refused(node, "it has no labels that are whole numbers")
+        raise refused(node, "it has no labels that are whole numbers")
     return np.array(labels, np.int64)
 
 
@@ -278,14 +273,14 @@ def _transformed(node: Any, given: _Attributes, written: Written, value: str) ->
         return written.one("Sigmoid", value)
     if kind == "SOFTMAX":
         return written.one("Softmax", value, axis=1)
-    raise _refused(node, f"post_transform {kind}: expected NONE, LOGISTIC or SOFTMAX")
+    raise refused(node, f"post_transform {kind}: expected NONE, LOGISTIC or SOFTMAX")
 
 
 def _regressed(node: Any, given: _Attributes, written: Written, value: str, targets: int) -> str:
     """Values of targets; onnxruntime leaves one alone as it is, whatever is asked for."""
     kind = given.get("post_transform", b"NONE").decode()
     if targets == 1 and kind != "NONE":
-        raise _refused(node, f"post_transform {kind} of one target: expected NONE")
+        raise refused(node, f"post_transform {kind} of one target: expected NONE")
     return _transformed(node, given, written, value)
 
 
@@ -295,17 +290,17 @@ class _Trees:
     def __init__(self, node: Any, given: _Attributes, prefix: str) -> None:
         doubles = sorted(name for name in given if name.endswith("_as_tensor"))
         if doubles:
-            raise _refused(node, f"{', '.join(doubles)}: expected attributes of float32")
+            raise refused(node, f"{', '.join(doubles)}: expected attributes of float32")
         trees = np.array(given["nodes_treeids"], np.int64)
         numbers = np.array(given["nodes_nodeids"], np.int64)
         modes = [each.decode() for each in given["nodes_modes"]]
         kinds = {each for each in modes if each != "LEAF"} or {"BRANCH_LEQ"}
         if len(kinds) > 1 or not kinds <= set(_COMPARISONS):
-            raise _refused(node, f"branches of the kinds {', '.join(sorted(kinds))}")
+            raise refused(node, f"branches of the kinds {', '.join(sorted(kinds))}")
         if any(given.get("nodes_missing_value_tracks_true") or ()):
-            raise _refused(node, "branches that take what is not a number")
+            raise refused(node, "branches that take what is not a number")
         if len(modes) > _LARGEST_TREE:
-            raise _refused(node, f"{len(modes)} nodes: expected at most {_LARGEST_TREE}")
+            raise refused(node, f"{len(modes)} nodes: expected at most {_LARGEST_TREE}")
         self.comparison = _COMPARISONS[kinds.pop()]
         at = {key: place for place, key in enumerate(zip(trees, numbers, strict=True))}
         leaf = np.array([mode == "LEAF" for mode in modes])
@@ -326,7 +321,7 @@ class _Trees:
         inner = np.concatenate([self.yes[~leaf], self.no[~leaf]])
         self.roots = np.setdiff1d(own, inner)
         if len(self.roots) != len(firsts):
-            raise _refused(node, "its nodes are no trees")
+            raise refused(node, "its nodes are no trees")
         self.depth, level = 0, self.roots[~leaf[self.roots]]
         while len(level):
             # Two branches may have one child.
@@ -334,7 +329,7 @@ class _Trees:
             level = below[~leaf[below]]
             self.depth += 1
             if self.depth > _DEEPEST:
-                raise _refused(node, f"a tree deeper than {_DEEPEST}")
+                raise refused(node, f"a tree deeper than {_DEEPEST}")
         self._fill_leaves(node, given, prefix, at, leaf)
 
     def _fill_leaves(
@@ -350,11 +345,11 @@ class _Trees:
         if prefix == "class":
             width = len(_labels(node, given))
         if not 0 < width * len(leaf) <= _MOST_IN_LEAVES:
-            raise _refused(
+            raise refused(
                 node, f"{len(leaf)} nodes of {width} numbers: expected {_MOST_IN_LEAVES} at most"
             )
         if ids.min(initial=0) < 0 or ids.max(initial=0) >= width:
-            raise _refused(node, f"{prefix}_ids outside of 0 to {width - 1}")
+            raise refused(node, f"{prefix}_ids outside of 0 to {width - 1}")
         self.only = int(ids[0]) if len(set(ids.tolist())) == 1 else None
         self.values = np.zeros((len(leaf), width), np.float32)
         held = np.zeros((len(leaf), width), np.bool_)
@@ -397,15 +392,15 @@ def _sum_of_trees(
 ) -> tuple[_Trees, str]:
     rows, *columns = shapes.get(node.input[0]) or (0,)
     if not rows or len(columns) != 1 or not columns[0]:
-        raise _refused(node, "the rows and columns of its input are not known")
+        raise refused(node, "the rows and columns of its input are not known")
     trees = _Trees(node, given, prefix)
     if trees.feature.min() < 0 or trees.feature.max() >= columns[0]:
-        raise _refused(node, f"nodes_featureids outside of the {columns[0]} columns of its input")
+        raise refused(node, f"nodes_featureids outside of the {columns[0]} columns of its input")
     value = trees.total(node, written, rows, columns[0])
     if given.get("aggregate_function", b"SUM") == b"AVERAGE":
         value = written.one("Div", value, written.weight(np.array(len(trees.roots), np.float32)))
     elif given.get("aggregate_function", b"SUM") != b"SUM":
-        raise _refused(node, f"aggregate_function {given['aggregate_function'].decode()}")
+        raise refused(node, f"aggregate_function {given['aggregate_function'].decode()}")
     if given.get("base_values"):
         base = np.array(given["base_values"], np.float32)
         value = written.one("Add", value, written.weight(base))
@@ -417,7 +412,7 @@ def _tree_regressor(node: Any, given: _Attributes, written: Written, shapes: Any
     targets = trees.values.shape[1]
     if targets > 1 and given.get("base_values") and not trees.held.all():
         # onnxruntime leaves its base value out of such a target.
-        raise _refused(node, "base values, and rows without a leaf of a target")
+        raise refused(node, "base values, and rows without a leaf of a target")
     return [_regressed(node, given, written, value, targets)]
 
 
@@ -427,23 +422,23 @@ def _tree_classifier(node: Any, given: _Attributes, written: Written, shapes: An
     kind = given.get("post_transform", b"NONE").decode()
     base, lowest = given.get("base_values"), min(given["class_weights"], default=0.0)
     if len(labels) == 1:
-        raise _refused(node, "one class: expected two or more")
+        raise refused(node, "one class: expected two or more")
     if len(labels) == 2 and trees.only is None:
         # onnxruntime gives 1 or 0 as their label, whatever the labels are.
-        raise _refused(node, "leaves of both of two classes: expected those of one")
+        raise refused(node, "leaves of both of two classes: expected those of one")
     if len(labels) == 2 and trees.only == 1 and (base or not trees.held[1]):
         reason = "base values" if base else "rows without a leaf"
-        raise _refused(node, f"{reason}, and leaves of the second of two classes alone")
+        raise refused(node, f"{reason}, and leaves of the second of two classes alone")
     if len(labels) == 2 and trees.only == 0 and kind == "SOFTMAX":
-        raise _refused(node, "post_transform SOFTMAX, and leaves of the first of two classes alone")
+        raise refused(node, "post_transform SOFTMAX, and leaves of the first of two classes alone")
     if len(labels) > 2 and not trees.held.all() and not base and lowest <= 0:
         # For onnxruntime such a class is less than one below 0.
-        raise _refused(node, "weights of 0 or less, and rows without a leaf of a class")
+        raise refused(node, "weights of 0 or less, and rows without a leaf of a class")
     if len(labels) == 2:
         # One score for two classes, as onnxruntime reads it: under the first one's number it is
         # the second one's, and what is left is the first one's.
         if base and len(base) > 1:
-            raise _refused(node, "one score for two classes, and two base values")
+            raise refused(node, "one score for two classes, and two base values")
         positive = lowest >= 0
         column = written.weight(np.array([trees.only], np.int64))
         score = written.one("Gather", value, column, axis=1)
@@ -459,6 +454,55 @@ def _tree_classifier(node: Any, given: _Attributes, written: Written, shapes: An
     return [_best(written, value, labels), _transformed(node, given, written, value)]
 
 
+def _one_hot_encoder(node: Any, given: _Attributes, written: Written, _shapes: Any) -> list[str]:
+    """1 for the category of each value, in a new last axis; zeros for a value of none.
+
+    onnxruntime raises for such a value where the attribute ``zeros`` is 0.
+    """
+    categories = given.get("cats_int64s")
+    if not categories:
+        raise refused(node, "its categories are texts: encode them before the model")
+    value = written.one("Cast", node.input[0], to=_INT64)
+    wide = written.one("Unsqueeze", value, written.weight(np.array([-1], np.int64)))
+    found = written.one("Equal", wide, written.weight(np.array(categories, np.int64)))
+    return [_float(written, found)]
+
+
+_INT64: Final = 7
+
+
+def _label_encoder(node: Any, given: _Attributes, written: Written, _shapes: Any) -> list[str]:
+    """The value of each key; a default where there is none."""
+    import onnx
+
+    tables = {
+        name: onnx.numpy_helper.to_array(each)
+        for name, each in given.items()
+        if name.endswith("_tensor")
+    }
+    for kind, dtype in (("int64s", np.int64), ("floats", np.float32)):
+        for side in ("keys", "values"):
+            if given.get(f"{side}_{kind}"):
+                tables[f"{side}_tensor"] = np.array(given[f"{side}_{kind}"], dtype)
+    keys, values = tables.get("keys_tensor"), tables.get("values_tensor")
+    if keys is None or values is None or "O" in (keys.dtype.kind, values.dtype.kind):
+        raise refused(node, "keys or values that are texts: encode them before the model")
+    if len(np.unique(keys)) != len(keys):
+        raise refused(node, "a key that is there twice")
+    plain: Any = np.array(-1 if values.dtype.kind == "i" else -0.0, values.dtype)
+    name = "default_int64" if values.dtype.kind == "i" else "default_float"
+    default = tables.get("default_tensor", np.array(given.get(name, plain))).reshape(())
+    one = written.one
+    wide = one("Unsqueeze", node.input[0], written.weight(np.array([-1], np.int64)))
+    found = one("Equal", wide, written.weight(keys))
+    places = one("ArgMax", one("Cast", found, to=1), axis=-1, keepdims=0)
+    last = written.weight(np.array([-1], np.int64))
+    any_found = one("ReduceSum", one("Cast", found, to=_INT64), last, keepdims=0)
+    missing = one("Equal", any_found, written.weight(np.array(0, np.int64)))
+    value = one("Gather", written.weight(values), places, axis=0)
+    return [one("Where", missing, written.weight(default.astype(values.dtype)), value)]
+
+
 _WRITERS: Final[dict[str, Callable[[Any, _Attributes, Written, Any], list[str]]]] = {
     "ArrayFeatureExtractor": _extractor,
     "Binarizer": _binarizer,
@@ -466,7 +510,11 @@ _WRITERS: Final[dict[str, Callable[[Any, _Attributes, Written, Any], list[str]]]
     "Imputer": _imputer,
     "LinearClassifier": _linear_classifier,
     "LinearRegressor": _linear_regressor,
+    "LabelEncoder": _label_encoder,
     "Normalizer": _normalizer,
+    "OneHotEncoder": _one_hot_encoder,
+    "SVMClassifier": write_svm_classifier,
+    "SVMRegressor": write_svm_regressor,
     "Scaler": _scaler,
     "TreeEnsembleClassifier": _tree_classifier,
     "TreeEnsembleRegressor": _tree_regressor,

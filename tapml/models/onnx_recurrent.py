@@ -31,12 +31,17 @@ _OLDEST_OPSET: Final = 13
 _MOST_STEPS: Final = 4096
 
 
+def has_recurrent(model: Any) -> bool:
+    """Whether a model has a node of these."""
+    return any(node.op_type in _GATES for node in model.graph.node)
+
+
 def write_out_recurrent(model: Any) -> bool:
     """Replace what can be written out, in place; whether anything was."""
     import onnx
 
     opset = next((e.version for e in model.opset_import if e.domain in ("", "ai.onnx")), 0)
-    if opset < _OLDEST_OPSET or not any(node.op_type in _GATES for node in model.graph.node):
+    if opset < _OLDEST_OPSET or not has_recurrent(model):
         return False
     inferred = onnx.shape_inference.infer_shapes(model)
     graph = inferred.graph

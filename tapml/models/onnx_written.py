@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tapml_targets.errors import UnsupportedOperatorError
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +29,8 @@ class Written:
         import onnx
 
         name = f"{self.name}/weight_{len(self.weights)}"
-        self.weights.append(onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        # Not ascontiguousarray, which gives a scalar an axis.
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def several(self, operator: str, inputs: Sequence[str], count: int, **given: Any) -> list[str]:
@@ -62,3 +65,78 @@ class Written:
             self.nodes.append(
                 onnx.helper.make_node("Identity", [value], [name], name=f"{self.name}/{name}")
             )
+
+
+@dataclass(frozen=True)
+class At:
+    """A node that is written out, with what is known of its inputs.
+
+    Attributes
+    ----------
+    given
+        Its attributes.
+    constants
+        Tensors of the model that are stored, by name.
+    values
+        Every value of a run of the model by name.
+    """
+
+    node: Any
+    given: Mapping[str, Any]
+    written: Written
+    constants: Mapping[str, Array]
+    values: Mapping[str, Array]
+
+    def has(self, place: int) -> bool:
+        """Whether there is an input at a place."""
+        return place < len(self.node.input) and bool(self.node.input[place])
+
+    def constant(self, place: int) -> Array | None:
+        """The input at a place, if it is stored."""
+        return self.constants.get(self.node.input[place]) if self.has(place) else None
+
+    def _value(self, place: int) -> Array:
+        name = self.node.input[place]
+        found = self.constants.get(name, self.values.get(name))
+        if found is None:
+            raise refused(self.node, f"nothing is known of its input {name!r}")
+        return found
+
+    def shape(self, place: int) -> tuple[int, ...]:
+        """The extents of the input at a place."""
+        return self._value(place).shape
+
+    def dtype(self, place: int) -> np.dtype[Any]:
+        """The dtype of the input at a place."""
+        return self._value(place).dtype
+
+    @staticmethod
+    def element(dtype: np.dtype[Any]) -> int:
+        """ONNX's number of a dtype."""
+        import onnx
+
+        return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+    def integer(self, value: int) -> str:
+        """A stored whole number, a scalar."""
+        return self.written.weight(np.array(value, np.int64))
+
+    def whole(self, *values: int) -> str:
+        """Stored whole numbers, of one axis."""
+        return self.written.weight(np.array(values, np.int64))
+
+    def number(self, value: float, place: int = 0) -> str:
+        """A stored number of the dtype of the input at a place, a scalar."""
+        return self.written.weight(np.array(value, self.dtype(place)))
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """A tensor in another shape."""
+        return self.written.one("Reshape", value, self.whole(*shape))
+
+
+def refused(node: Any, reason: str) -> UnsupportedOperatorError:
+    """The error that a node cannot be imported, which names it."""
+    operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+    return UnsupportedOperatorError(
+        f"{operator} in node {node.name or 'unnamed'!r} cannot be imported: {reason}"
+    )

@@ -148,7 +148,8 @@ def _check(value: Any) -> None:
 
 def _check_member(owner: Mapping[str, Any], key: str, value: Any) -> None:
     if key == "target" and "inputs" in owner and not _matches(_TARGET, value):
-        raise InputError(f"a recorded program calls {str(value)[:80]!r}: {_ONLY}")
+        remedy = "; take torch.autocast out of the module" if "autocast" in str(value) else ""
+        raise InputError(f"a recorded program calls {str(value)[:80]!r}: {_ONLY}{remedy}")
     if key == "expr_str" and not _matches(_EXPRESSION, value):
         raise InputError(f"a recorded size is {str(value)[:80]!r}: {_ONLY}")
     if key in _REFUSED and value:

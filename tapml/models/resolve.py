@@ -13,6 +13,18 @@ CONFIG: Final = "config.json"
 PROGRAM: Final = "program.json"
 """A recorded module's graph (:mod:`tapml.models.recorded_module`)."""
 ONNX: Final = ".onnx"
+_TO_ONNX: Final = "; export it as ONNX"
+_OF_TORCH: Final = "; build its module in Python and give it to tapml.from_torch"
+# What to do with other files.
+_HINTS: Final = {
+    ".safetensors": "; config.json belongs beside it, and the folder of both is the model",
+    ".pt2": "; torch.export.load it, and give its module to tapml.from_torch",
+    ".h5": _TO_ONNX,
+    ".keras": f"{_TO_ONNX} (model.export(NAME, format='onnx'))",
+    ".pb": f"{_TO_ONNX} (tf2onnx)",
+    ".tflite": f"{_TO_ONNX} (tf2onnx --tflite)",
+    **dict.fromkeys((".bin", ".ckpt", ".pt", ".pth"), _OF_TORCH),
+}
 
 
 def home_of(model: Path) -> Path:
@@ -49,12 +61,15 @@ def resolve_model(name_or_path: str | Path) -> Path:
             return converted
     if path.is_dir() or (path.suffix == ONNX and path.is_file()):
         return path.resolve()
-    zoo = ", ".join(zoo_names()) or "none here: `pip install ./tapml/models/zoo` in a checkout"
-    if path.exists():
+    if path.is_file():
+        hint = _HINTS.get(path.suffix.lower(), "")
+        if path.suffix == ".safetensors" and (path.parent / CONFIG).is_file():
+            hint = f"; give its folder, {path.parent}"
         raise InputError(
             f"{text!r} is a file: expected a model folder (config.json, *.safetensors), a GGUF "
-            f"file (*{GGUF}), an {ONNX} file, or the name of a model that ships with tapml ({zoo})"
+            f"file (*{GGUF}), an {ONNX} file, or the name of a model that ships with tapml{hint}"
         )
+    zoo = ", ".join(zoo_names()) or "none here: `pip install ./tapml/models/zoo` in a checkout"
     raise InputError(
         f"no model {text!r}: expected an existing folder or the name of a model that ships "
         f"with tapml ({zoo}); other models are not downloaded, so download the folder first"

@@ -28,6 +28,8 @@ Array: TypeAlias = npt.NDArray[Any]
 ALIGNMENT: Final = 64
 MAX_HEADER_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 16 << 20
+_POINTER: Final = b"version https://git-lfs"
+_LARGEST_POINTER: Final = 1024
 _PREFIX_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
 _FORMAT_NAMES: Final = {
@@ -201,6 +203,10 @@ def open_tensors(
             prefix = stream.read(_PREFIX_BYTES)
             if len(prefix) < _PREFIX_BYTES or nbytes > total:
                 raise _damaged(path, f"it has {max(0, total)} bytes")
+            if prefix == _POINTER[:_PREFIX_BYTES] and nbytes <= _LARGEST_POINTER:
+                raise InputError(
+                    f"{path} is a pointer of Git LFS and not the file: fetch it with git lfs pull"
+                )
             length = int.from_bytes(prefix, "little")
             most = min(MAX_HEADER_BYTES, nbytes - _PREFIX_BYTES)
             if length > most:

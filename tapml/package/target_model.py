@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tapml.compiler.preflight import BUFFER_ADVICE, check
 from tapml.compiler.symbol_ranges import symbol_ranges
-from tapml.execute.generate import check_lengths, greedy
+from tapml.execute.generate import GeneratedToken, check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.execute.profiling import ProfilingRunner, TimedRun
 from tapml.execute.sampling import GREEDY, Sampling
@@ -198,6 +198,17 @@ class TargetModel:
             If the prompt is empty or longer than the context, a token is not in the vocabulary,
             or another text was begun before this one has ended.
         """
+        steps = self.generate_steps(token_ids, max_new_tokens=max_new_tokens, sampling=sampling)
+        return (step.token for step in steps)
+
+    def generate_steps(
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_new_tokens: int = NEW_TOKENS,
+        sampling: Sampling = GREEDY,
+    ) -> Iterator[GeneratedToken]:
+        """Generate; yields tokens with the logits they were taken from. See `generate_tokens`."""
         ids = tuple(int(token) for token in token_ids)
         self._check_generates()
         self._model.check_tokens(ids)
@@ -205,7 +216,7 @@ class TargetModel:
         count = min(max_new_tokens, room) if room > 0 else max_new_tokens
         check_lengths(self._model, len(ids), count)
         self._texts += 1
-        return self._tokens(ids, count, self._texts, sampling)
+        return self._steps(ids, count, self._texts, sampling)
 
     def outputs(self, case: Any) -> npt.NDArray[Any]:
         """The rows that a model of one call gives for a case, or for its plain form.
@@ -280,9 +291,9 @@ class TargetModel:
             say("another device than it was validated on: generating a text of its session again")
         return sample.compared(lambda ids, count: self.generate_tokens(ids, max_new_tokens=count))
 
-    def _tokens(
+    def _steps(
         self, ids: tuple[int, ...], count: int, number: int, sampling: Sampling
-    ) -> Iterator[int]:
+    ) -> Iterator[GeneratedToken]:
         steps = greedy(self._model, self._runner, ids, count, choose=sampling.chooser())
         while True:
             if number != self._texts:
@@ -293,7 +304,7 @@ class TargetModel:
             step = next(steps, None)
             if step is None:
                 return
-            yield step.token
+            yield step
 
 
 def _too_small(runnable: Runnable, device: DeviceDescription) -> LimitExceededError:

@@ -199,6 +199,6 @@ def check(compared: Sequence[Rooted]) -> None:
     ]
     more = f"\n  and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     raise MismatchError(
-        f"the imported plan differs from PyTorch in {len(shown)} of "
+        f"the imported plan differs from the model's own run in {len(shown)} of "
         f"{len(compared)} comparisons:\n" + "\n".join(lines) + more
     )

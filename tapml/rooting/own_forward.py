@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OWN_FORWARD_TOLERANCE: Final = {"float32": 1e-4, "float16": 2e-2}
 """The largest difference, relative to the largest output, by the model's dtype."""
+_STEPS_OF_ONE: Final = 2.0**-22
+"""Two steps of float32 at 1."""
 
 
 def root_wrapper(model: Loaded) -> float:
@@ -35,7 +37,6 @@ def root_wrapper(model: Loaded) -> float:
     """
     steps = list(model.own_steps())
     largest = max((_largest(step.own) for step in steps if not step.alone), default=0.0)
-    allowed = OWN_FORWARD_TOLERANCE[model.dtype]
     worst, position = 0.0, 0
     for number, step in enumerate(steps):
         if np.isnan(step.own).any():
@@ -44,13 +45,23 @@ def root_wrapper(model: Loaded) -> float:
                 f"step {number}: expected numbers; check config.json, or load it as float32 "
                 "(--dtype float32) if it is float16"
             )
+        allowed = step.allowed or OWN_FORWARD_TOLERANCE[model.dtype]
         scale = (_largest(step.own) if step.alone else largest) or 1.0
         with np.errstate(invalid="ignore"):
             error = np.abs(step.ours.astype(np.float64) - step.own) / scale
+        if step.alone:
+            # A sigmoid or softmax has this error however small it is.
+            error[np.abs(step.ours - step.own) <= _STEPS_OF_ONE] = 0.0
         error[step.ours == step.own] = 0.0
         by_position = error.max(axis=1, initial=0.0)
         # NaN is no agreement.
         wrong = np.flatnonzero(~(by_position <= allowed))
+        if len(wrong) and step.alone:
+            raise MismatchError(
+                f"{model.name}: {step.entry} differs from the model's own in output {number} by "
+                f"{by_position[wrong[0]]:.3g} of its largest number, allowed {allowed:g}: an "
+                "operator means something else here, or the weights are not those of the run"
+            )
         if len(wrong):
             raise MismatchError(
                 f"{model.name}: the wrapper's {step.entry} differs from the forward of "

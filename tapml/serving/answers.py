@@ -5,8 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tapml.package.target_model import TargetModel
 from tapml.serving.requests import Wish
@@ -43,20 +46,39 @@ def _begun(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
+@dataclass(frozen=True)
+class _Probable:
+    """A token with the logarithm of its probability, and the most probable ones there."""
+
+    token: int
+    logarithm: float
+    best: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, token: int, logits: npt.NDArray[Any], count: int) -> _Probable:
+        exact = logits.astype(np.float64)
+        exact -= exact.max()
+        exact -= np.log(np.exp(exact).sum())
+        order = np.argsort(-exact, kind="stable")[:count].tolist()
+        return cls(token, float(exact[token]), tuple((each, float(exact[each])) for each in order))
+
+
 @dataclass
-class Answer:
-    """An answer while it is generated: iterating gives its text, a piece for each token.
+class Choice:
+    """One text while it is generated: iterating gives it, a piece for each token.
 
     `finish` is ``stop`` after an end token or a stop text, ``length`` otherwise.
     """
 
     model: TargetModel
     wish: Wish
+    index: int
     prompt_tokens: int = 0
     tokens: int = 0
     finish: str = "length"
-    identity: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time.time()))
+    _probable: list[_Probable] = field(default_factory=list)
+    """Of the tokens since they were last told."""
+    _told: int = 0
 
     def __iter__(self) -> Iterator[str]:
         """Generate.
@@ -68,16 +90,23 @@ class Answer:
         DeviceLostError
             If the device is gone.
         """
-        ids = self.wish.token_ids(self.model)
+        wish, model = self.wish, self.model
+        ids = wish.token_ids(model)
         self.prompt_tokens = len(ids)
-        count = self.wish.max_new_tokens or self.model.context_length
-        steps = self.model.generate_tokens(ids, max_new_tokens=count, sampling=self.wish.sampling)
-        stream, stop = self.model.codec.stream(ids), StopText(self.wish.stops)
-        for token in steps:
+        count = wish.max_new_tokens or model.context_length
+        steps = model.generate_steps(ids, max_new_tokens=count, sampling=wish.sampling)
+        stream, stop = model.codec.stream(ids), StopText(wish.stops)
+        if wish.echo:
+            said = wish.prompt if isinstance(wish.prompt, str) else model.codec.decode(ids)
+            self._told = len(said)
+            yield said
+        for step in steps:
             self.tokens += 1
-            if token in self.model.end_tokens:
+            if wish.probable is not None:
+                self._probable.append(_Probable.of(step.token, step.logits, wish.probable))
+            if step.token in model.end_tokens:
                 self.finish = "stop"
-            yield stop.push(stream.push(token))
+            yield stop.push(stream.push(step.token))
             if stop.reached:
                 self.finish = "stop"
                 return
@@ -87,33 +116,96 @@ class Answer:
         else:
             yield stop.finish()
 
-    def whole(self, text: str) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
-        said: dict[str, Any] = {"text": text}
-        if self.wish.is_chat:
-            said = {"message": {"role": "assistant", "content": text}}
-        return self._body("chat.completion", [self._choice(said, self.finish)], self._usage())
+    def told(self, said: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        """How the API writes what was said, with the probabilities of the tokens since then."""
+        probable, self._probable = self._probable, []
+        written = None if self.wish.probable is None or not probable else self._written(probable)
+        return {"index": self.index, **said, "logprobs": written, "finish_reason": finish}
 
-    def chunks(self, text: str, *, first: bool) -> Iterator[dict[str, Any]]:
+    def _written(self, probable: Sequence[_Probable]) -> dict[str, Any]:
+        if self.wish.is_chat:
+            content = [
+                {
+                    **self._entry(each.token, each.logarithm),
+                    "top_logprobs": [self._entry(*best) for best in each.best],
+                }
+                for each in probable
+            ]
+            return {"content": content}
+        texts = [self._text(each.token) for each in probable]
+        offsets = [self._told + sum(map(len, texts[:place])) for place in range(len(texts))]
+        self._told += sum(map(len, texts))
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.logarithm for each in probable],
+            "top_logprobs": [
+                {self._text(token): value for token, value in each.best} for each in probable
+            ],
+            "text_offset": offsets,
+        }
+
+    def _text(self, token: int) -> str:
+        return self.model.codec.decode([token])
+
+    def _entry(self, token: int, logarithm: float) -> dict[str, Any]:
+        text = self._text(token)
+        return {"token": text, "logprob": logarithm, "bytes": list(text.encode())}
+
+
+@dataclass
+class Answer:
+    """The answer to a request: a text for each prompt, or several."""
+
+    model: TargetModel
+    wish: Wish
+    identity: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+    choices: list[Choice] = field(init=False)
+
+    def __post_init__(self) -> None:
+        wishes = [
+            replace(each, sampling=self._seeded(number))
+            for each in self.wish.each()
+            for number in range(self.wish.count)
+        ]
+        self.choices = [Choice(self.model, each, index) for index, each in enumerate(wishes)]
+
+    def _seeded(self, number: int) -> Any:
+        sampling = self.wish.sampling
+        seed = sampling.seed
+        return replace(sampling, seed=None if seed is None else seed + number)
+
+    def whole(self, texts: Sequence[str]) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        choices = []
+        for choice, text in zip(self.choices, texts, strict=True):
+            said: dict[str, Any] = {"text": text}
+            if self.wish.is_chat:
+                said = {"message": {"role": "assistant", "content": text}}
+            choices.append(choice.told(said, choice.finish))
+        return self._body("chat.completion", choices, self._usage())
+
+    def chunks(self, choice: Choice, text: str, *, first: bool) -> Iterator[dict[str, Any]]:
         """Events for a piece of text."""
         if self.wish.is_chat and first:
-            yield self._chunk({"delta": {"role": "assistant", "content": ""}}, None)
+            role = {"delta": {"role": "assistant", "content": ""}}
+            yield self._chunk({"index": choice.index, **role, "finish_reason": None})
         if text:
             said: dict[str, Any] = {"delta": {"content": text}}
-            yield self._chunk(said if self.wish.is_chat else {"text": text}, None)
+            yield self._chunk(choice.told(said if self.wish.is_chat else {"text": text}, None))
+
+    def end(self, choice: Choice) -> dict[str, Any]:
+        """The event that says why a text ended."""
+        said: dict[str, Any] = {"delta": {}} if self.wish.is_chat else {"text": ""}
+        return self._chunk(choice.told(said, choice.finish))
 
     def last_chunks(self) -> Iterator[dict[str, Any]]:
-        """The event that says why it ended, and the one with the count if it was asked for."""
-        yield self._chunk({"delta": {}} if self.wish.is_chat else {"text": ""}, self.finish)
+        """The event with the count of tokens, if it was asked for."""
         if self.wish.usage:
             yield self._body("chat.completion.chunk", [], self._usage())
 
-    def _chunk(self, said: dict[str, Any], finish: str | None) -> dict[str, Any]:
-        return self._body("chat.completion.chunk", [self._choice(said, finish)], None)
-
-    @staticmethod
-    def _choice(said: dict[str, Any], finish: str | None) -> dict[str, Any]:
-        return {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return self._body("chat.completion.chunk", [choice], None)
 
     def _body(
         self, chat_object: str, choices: list[dict[str, Any]], usage: dict[str, int] | None
@@ -129,8 +221,11 @@ class Answer:
         }
 
     def _usage(self) -> dict[str, int]:
+        # Several texts of one prompt count it once, as OpenAI's API does.
+        prompt = sum(each.prompt_tokens for each in self.choices[:: self.wish.count])
+        written = sum(each.tokens for each in self.choices)
         return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.tokens,
-            "total_tokens": self.prompt_tokens + self.tokens,
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
         }

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
 from tapml.report.listening import ListeningServer
-from tapml.serving.answers import Answer
+from tapml.serving.answers import Answer, Choice
 from tapml.serving.requests import MAX_BODY_BYTES, read_wish
 from tapml.serving.turns import BusyError, LeftError, Turns
 from tapml_targets.errors import (
@@ -37,6 +37,8 @@ _REQUEST_SECONDS: Final = 30.0
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = "/v1/completions"
 _MODELS: Final = "/v1/models"
+# What load balancers ask for.
+_HEALTH: Final = "/health"
 # The one interim answer that every client passes over.
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -224,6 +226,8 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == _MODELS:
             self._send_json(HTTPStatus.OK, {"object": "list", "data": [model]})
+        elif path == _HEALTH:
+            self._send_json(HTTPStatus.OK, {"status": "ok"})
         elif path == f"{_MODELS}/{name}":
             self._send_json(HTTPStatus.OK, model)
         else:
@@ -248,15 +252,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.turns.turn(self._gone) as model,
         ):
             answer = Answer(model, wish)
-            pieces = self._watched(answer)
             if wish.stream:
-                self._stream(answer, pieces)
+                self._stream(answer)
             else:
-                text = "".join(pieces)
-                self._send_json(HTTPStatus.OK, answer.whole(text))
+                texts = ["".join(self._watched(choice)) for choice in answer.choices]
+                self._send_json(HTTPStatus.OK, answer.whole(texts))
 
-    def _stream(self, answer: Answer, pieces: Iterator[str]) -> None:
+    def _stream(self, answer: Answer) -> None:
         """Server-sent events; what goes wrong before the first token still has a status."""
+        head, *others = answer.choices
+        pieces = self._watched(head)
         first = next(pieces, "")
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -264,10 +269,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self._asked = True  # The events tell it from here on.
-        self._events(answer.chunks(first, first=True))
         try:
-            for piece in pieces:
-                self._events(answer.chunks(piece, first=False))
+            self._choice(answer, head, first, pieces)
+            for choice in others:
+                self._choice(answer, choice, "", self._watched(choice))
         except TapmlError as error:
             if isinstance(error, LeftError):
                 raise
@@ -281,14 +286,21 @@ class _Handler(BaseHTTPRequestHandler):
         self._events(answer.last_chunks())
         self.wfile.write(b"data: [DONE]\n\n")
 
+    def _choice(self, answer: Answer, choice: Choice, text: str, pieces: Iterator[str]) -> None:
+        """The events of one text, of which `text` is there and `pieces` follow."""
+        self._events(answer.chunks(choice, text, first=True))
+        for piece in pieces:
+            self._events(answer.chunks(choice, piece, first=False))
+        self._events(iter([answer.end(choice)]))
+
     def _events(self, events: Iterator[dict[str, Any]]) -> None:
         for event in events:
             self.wfile.write(b"data: " + _json(event) + b"\n\n")
         self.wfile.flush()
 
-    def _watched(self, answer: Answer) -> Iterator[str]:
+    def _watched(self, choice: Choice) -> Iterator[str]:
         """The pieces, until the client has gone or the server ends."""
-        for piece in answer:
+        for piece in choice:
             yield piece
             if self.server.turns.ended or self._gone():
                 raise LeftError("nobody waits for it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -86,6 +87,26 @@ def test_a_seed_repeats_a_drawn_text(package: Path, cache: Path) -> None:
     assert "at temperature 0 none is: give --temperature 1" in line
     line = run_here("run", package, "--prompt", "A", "--top-p", "0", cache=cache).errors
     assert "expected a number above 0 and up to 1, got '0'" in line
+
+
+def test_a_stop_ends_the_text_and_a_conversation_goes_on_by_lines(
+    package: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("run", package, "--max-new-tokens", "6")
+    whole = json.loads(run_here(*arguments, "--prompt", "Ab c", "--json", cache=cache).output)
+    stop = whole["text"][3:5]
+    cut = run_here(*arguments, "--prompt", "Ab c", "--stop", stop, cache=cache)
+    assert cut.output == f"Ab c{whole['text'][: whole['text'].index(stop)]}\n"
+    line = said(run_here(*arguments, "--prompt", "A", "--stop", "", cache=cache))
+    assert "--stop: expected a text that is not empty" in line
+    line = said(run_here(*arguments, "--prompt", "A", "--interactive", cache=cache))
+    assert "--interactive reads prompts from standard input" in line
+    lines = f"Hi\n{'x' * 300}\n/new\nHi\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    talked = run_here(*arguments, "--interactive", "--chat", cache=cache)
+    first, second = talked.output.splitlines()
+    assert (talked.exit_code, first) == (0, second)
+    assert "(/new begins a conversation)" in talked.errors
 
 
 def test_a_chats_prompt_is_written_by_the_models_template(package: Path, cache: Path) -> None:

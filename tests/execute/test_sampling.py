@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,30 @@ def test_the_nucleus_is_the_fewest_tokens_that_have_the_share() -> None:
     assert set(np.flatnonzero(shares(Sampling(1.0, 0.01, seed=1)))) == {1}
     two = shares(Sampling(1.0, 0.7, seed=1))
     assert abs(two[1] - 0.5 / 0.8) < 0.03
+
+
+def test_only_the_k_most_probable_are_drawn() -> None:
+    assert set(np.flatnonzero(shares(Sampling(1.0, seed=1, top_k=2)))) == {1, 3}
+    assert set(np.flatnonzero(shares(Sampling(1.0, 0.7, seed=1, top_k=3)))) == {1, 3}
+
+
+def test_penalties_and_a_bias_move_the_choice() -> None:
+    # 0.5, 0.3, 0.1: a step of log(5 / 3) = 0.51 to the second, of log 5 = 1.61 to the third.
+    choose = Sampling(presence_penalty=0.6).chooser()
+    assert [choose(LOGITS) for _ in range(3)] == [1, 3, 1]
+    choose = Sampling(frequency_penalty=0.6).chooser()
+    assert [choose(LOGITS) for _ in range(4)] == [1, 3, 1, 3]
+    assert Sampling(bias=((2, 3.0),)).chooser()(LOGITS) == 2
+    with pytest.raises(InputError, match="token 7 is not in the vocabulary of 5"):
+        Sampling(bias=((7, 1.0),)).chooser()(LOGITS)
+    refused: tuple[dict[str, Any], ...] = (
+        {"presence_penalty": 2.5},
+        {"top_k": -1},
+        {"bias": ((1, 101.0),)},
+    )
+    for wrong in refused:
+        with pytest.raises(InputError, match="expected"):
+            Sampling(**wrong)
 
 
 def test_a_seed_repeats_a_text_and_another_one_does_not() -> None:

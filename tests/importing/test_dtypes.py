@@ -31,6 +31,24 @@ class Quotients(nn.Module):
         return (*rounded, real // 2, whole // 4)
 
 
+class Mixed(nn.Module):
+    """Integers and masks beside floating-point numbers, tensors and not."""
+
+    def forward(self, whole: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        """Of ``[4]`` each, the last of ``[8]``."""
+        mask, steps = real > 0, torch.arange(4)
+        return (
+            whole * 0.5, whole + 0.5, whole - 0.5, 0.5 - whole, -steps * 9.2 / 8, steps + 0.25,
+            whole * real, whole + real, torch.add(whole, real, alpha=2),
+            torch.sub(real, whole, alpha=0.5), torch.rsub(real, 2, alpha=3), 2.5 * mask, mask + 2,
+            whole > 2.5, whole == 0.5, whole != -0.5, whole <= -0.5, whole <= 2.5,
+            whole < real, mask > 0.5, whole.clamp(min=0.5), whole.clamp(-1.5, 2.5),
+            torch.maximum(whole, real), whole.remainder(2.5), torch.fmod(whole, 2.5),
+            torch.where(mask, whole, 0.5), real.masked_fill(mask, 3), whole.abs() ** 0.5,
+            torch.stack([whole, real])[0] * 2, torch.cat([whole, real]),
+        )  # fmt: skip
+
+
 class Masks(nn.Module):
     """Operators on the bits of masks, their products, and comparisons with themselves."""
 
@@ -55,7 +73,7 @@ class Picked(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "real"), [(Quotients(), REAL), (Masks(), SPECIAL), (Picked(), REAL)]
+    ("module", "real"), [(Quotients(), REAL), (Mixed(), REAL), (Masks(), SPECIAL), (Picked(), REAL)]
 )
 def test_every_result_is_that_of_pytorch(module: nn.Module, real: Tensor) -> None:
     report = root_module(import_module(module, (WHOLE, real)), [WHOLE.numpy(), real.numpy()])

@@ -6,7 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -62,6 +62,60 @@ def test_a_module_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     (folder / "notes.txt").touch()
     with pytest.raises(InputError, match="holds something else"):
         again.save(folder)
+
+
+class Nested(nn.Module):
+    """Arguments in a dictionary and a list, one that is no tensor, and a result that is None."""
+
+    def forward(
+        self, batch: dict[str, Tensor], rows: list[Tensor], mask: Tensor | None = None, *, by: float
+    ) -> dict[str, Any]:
+        total = batch["x"] * by + rows[0] - rows[1]
+        return {"total": total, "mask": mask, "more": (batch["m"].sum(), None)}
+
+
+def test_arguments_in_dictionaries_and_lists_have_names_by_their_way(tmp_path: Path) -> None:
+    given = {"batch": {"x": np.ones((3, 4), np.float32), "m": torch.arange(3.0)},
+             "rows": [torch.ones(4), torch.full((4,), 5.0)], "by": 2.0}  # fmt: skip
+    other = {**given, "batch": {"x": torch.rand(7, 4), "m": torch.ones(3)}}
+    model = tml.from_torch(Nested(), given, dynamic={"batch.x": {0: "n"}}, samples=[other])
+    names = [each.name for each in model.stored.inputs]
+    assert names == ["batch.x", "batch.m", "rows.0", "rows.1"]
+    assert [each.name for each in model.stored.outputs] == ["total", "more.0"]
+    again = load_any(model.save(tmp_path / "folder").source)
+    assert root_wrapper(again) < 1e-6
+    total, _ = again.module(torch.rand(5, 4), torch.ones(3), torch.ones(4), torch.zeros(4))
+    assert total.shape == (5, 4)
+    with pytest.raises(InputError, match="does not take these inputs: missing a required"):
+        tml.from_torch(Nested(), {"batch": {}})
+    with pytest.raises(InputError, match=r"other arguments than the inputs: expected batch\.x"):
+        tml.from_torch(Nested(), given, samples=[{**given, "mask": torch.ones(1)}])
+
+
+class Chosen(nn.Module):
+    """A choice by a value, and a distribution that would look at its arguments."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x,))
+        normal: Any = torch.distributions.Normal(0.0, 1.0)
+        found: Tensor = normal.log_prob(x)
+        return found
+
+
+def test_modules_of_torchscript_and_of_torch_ao_are_refused_by_name() -> None:
+    net, untyped = nn.Sequential(nn.Linear(4, 2)), cast("Any", torch)
+    with pytest.raises(InputError, match="TorchScript cannot be exported"):
+        tml.from_torch(untyped.jit.trace(net, torch.ones(1, 4)), [torch.ones(1, 4)])
+    coded = untyped.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
+    with pytest.raises(InputError, match=r"0 is quantized by torch\.ao"):
+        tml.from_torch(coded, [torch.ones(1, 4)])
+
+
+def test_both_sides_of_a_choice_are_recorded() -> None:
+    whole = torch.cond
+    model = tml.from_torch(Chosen(), [torch.rand(2, 3)], samples=[[-torch.rand(2, 3)]])
+    assert root_wrapper(model) < 1e-6
+    assert torch.cond is whole
 
 
 class Summed(nn.Module):
@@ -136,7 +190,7 @@ class Giving(nn.Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: (x + 1, 3), "output 1 is int: expected a tensor"),
+        (lambda x: (x + 1, 3), r"output result\.1 is int: expected a tensor"),
         (lambda x: {"a": x.relu(), "b": "text"}, "output b is str"),
         (lambda x: (), "returns nothing"),
         (lambda x: (x.relu(), x), "is an input"),
@@ -158,7 +212,7 @@ def test_what_cannot_be_a_model_is_said_at_once(make: Any, message: str) -> None
     ("inputs", "dynamic", "message"),
     [
         (torch.ones(2, 3), None, "a list of the module's inputs"),
-        ([3.0], None, "input 0 is float"),
+        ([3.0], None, "no input of Giving is a tensor"),
         ([torch.ones(2, 0)], None, r"x is of shape \[2, 0\]: expected extents of at least 1"),
         ([torch.ones(2, 3)] * 2, None, "2 inputs for Giving: expected tensors for x"),
         ([torch.ones(2, 3)], {"y": {0: "n"}}, "dynamic names 'y': expected of x"),

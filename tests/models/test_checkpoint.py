@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,49 @@ def test_a_bloom_of_the_first_files_is_read(tmp_path: Path) -> None:
     model = load_model(folder)
     assert [each.heads for each in model.cache] == [6, 6]
     assert model.config.hidden_size == 72
+
+
+def linked(folder: Path) -> Path:
+    (folder / "model.safetensors").rename(folder / "elsewhere")
+    (folder / "model.safetensors").symlink_to("../../blobs/gone")
+    return folder
+
+
+def pointed(folder: Path) -> Path:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+    (folder / "model.safetensors").write_text(text)
+    return folder
+
+
+def unlisted(folder: Path) -> Path:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    return folder
+
+
+def beside(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / "config.json").unlink()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (linked, "model.safetensors is a link to ../../blobs/gone, which is not there"),
+        (pointed, "is a pointer of Git LFS and not the file: fetch it with git lfs pull"),
+        (unlisted, "fetch model.safetensors.index.json, which lists the parts"),
+        (beside("snapshots/abc/config.json"), "give the model in it, .*/snapshots/abc$"),
+        (beside("small.gguf"), r"give the file, .*/small\.gguf$"),
+        (beside("adapter_config.json"), "an adapter's: merge it into its base model"),
+    ],
+)
+def test_what_a_folder_is_instead_is_said(
+    whole: Path, tmp_path: Path, make: Callable[[Path], Path], said: str
+) -> None:
+    folder = make(shutil.copytree(whole, tmp_path / "model"))
+    with pytest.raises(InputError, match=said):
+        inspect_checkpoint(folder)

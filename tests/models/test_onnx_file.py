@@ -95,14 +95,18 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(
 def test_a_missing_converter_names_its_node(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     model = onnx.load(make_onnx(path))
-    hann = onnx.helper.make_node("Det", ["square"], ["d"], name="/odd/Det")
-    model.graph.input.append(
-        onnx.helper.make_tensor_value_info("square", onnx.TensorProto.FLOAT, [3, 3])
+    node = onnx.helper.make_node(
+        "DeformConv", ["data", "kernel", "moved"], ["d"], name="/odd/DeformConv"
     )
-    model.graph.output.append(onnx.helper.make_tensor_value_info("d", onnx.TensorProto.FLOAT, []))
-    model.graph.node.append(hann)
+    for name, shape in (("data", [1, 1, 3, 3]), ("kernel", [1, 1, 3, 3]), ("moved", [1, 18, 1, 1])):
+        model.graph.input.append(
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        )
+    model.graph.output.append(onnx.helper.make_tensor_value_info("d", 1, [1, 1, 1, 1]))
+    model.graph.node.append(node)
+    next(e for e in model.opset_import if not e.domain).version = 19
     onnx.save(model, path)
-    with pytest.raises(UnsupportedOperatorError, match=r"Det in /odd/Det"):
+    with pytest.raises(UnsupportedOperatorError, match=r"DeformConv in /odd/DeformConv"):
         import_model(load_any(path))
 
 

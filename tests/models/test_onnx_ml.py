@@ -72,12 +72,12 @@ def of_six_rows(nodes: list[Any], *, opset: int = 13, element: int = TensorProto
     return helper.make_model(graph, opset_imports=ids, ir_version=8)
 
 
-def check(model: Any) -> None:
+def check(model: Any, rtol: float = 1e-6) -> None:
     """A model written out gives what it gives as it is."""
     rows = {"x": np.random.default_rng(0).standard_normal((6, 3), np.float32)}
     expected = run_onnx(model, rows)["y"]
     write_out_ml(model)
-    np.testing.assert_allclose(run_onnx(model, rows)["y"], expected, rtol=1e-6)
+    np.testing.assert_allclose(run_onnx(model, rows)["y"], expected, rtol=rtol, atol=1e-6)
 
 
 def classifier(labels: dict[str, Any], classes: list[int]) -> list[Any]:
@@ -151,11 +151,46 @@ def test_a_regressor_of_trees_joins_a_linear_one(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_not_written_out_is_named(tmp_path: Path) -> None:
-    node = helper.make_node("LabelEncoder", ["x"], ["y"], name="enc", domain=_ML,
-                            keys_floats=[1.0], values_floats=[2.0])  # fmt: skip
+    node = helper.make_node("CategoryMapper", ["x"], ["y"], name="enc", domain=_ML,
+                            cats_int64s=[1], cats_strings=["a"])  # fmt: skip
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 3])
-    with pytest.raises(UnsupportedOperatorError, match=r"ai.onnx.ml.LabelEncoder in node 'enc'"):
+    with pytest.raises(UnsupportedOperatorError, match=r"ai.onnx.ml.CategoryMapper in node 'enc'"):
         load_any(write(tmp_path / "net.onnx", [node], [output]))
+
+
+def machine(kernel: str, classes: int, **given: Any) -> Any:
+    """A support vector machine of 2 vectors for each class."""
+    random = np.random.default_rng(1)
+    count, pairs = 2 * classes, classes * (classes - 1) // 2
+    return helper.make_node(
+        "SVMClassifier", ["x"], ["y", "p"], name="svm", domain=_ML, kernel_type=kernel,
+        kernel_params=[0.3, 0.1, 3.0], vectors_per_class=[2] * classes,
+        classlabels_ints=list(range(5, 5 + classes)), rho=random.normal(size=pairs) * 0.1,
+        support_vectors=random.normal(size=3 * count),
+        coefficients=random.normal(size=(classes - 1) * count), **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+def test_classes_of_a_support_vector_machine_are_those_of_onnxruntime(
+    kernel: str, classes: int
+) -> None:
+    for output in "yp":
+        node = machine(kernel, classes)
+        node.output[:] = ["y", "p"] if output == "y" else ["label", "y"]
+        check(of_six_rows([node], element=TensorProto.INT64 if output == "y" else 1), rtol=1e-4)
+    with pytest.raises(UnsupportedOperatorError, match="probabilities of 3 classes"):
+        write_out_ml(of_six_rows([machine(kernel, 3, prob_a=[1.0] * 3, prob_b=[0.0] * 3)]))
+
+
+def test_numbers_are_encoded_as_places_and_as_values() -> None:
+    node = helper.make_node
+    whole = node("Cast", ["x"], ["i"], to=TensorProto.INT64)
+    hot = node("OneHotEncoder", ["i"], ["y"], domain=_ML, cats_int64s=[-1, 0, 1])
+    check(of_six_rows([whole, hot]))
+    keys = {"keys_int64s": [0, 1], "values_floats": [2.5, -1.0], "default_float": 9.0}
+    check(of_six_rows([whole, node("LabelEncoder", ["i"], ["y"], domain=_ML, **keys)]))
 
 
 def test_trees_behind_steps_of_columns_know_their_rows_and_columns() -> None:

@@ -27,11 +27,21 @@ def test_an_unknown_name_lists_the_zoo() -> None:
     assert all(name in str(error.value) for name in zoo_names())
 
 
-def test_a_file_is_refused_as_a_model(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(b"")
-    with pytest.raises(InputError, match="is a file"):
-        resolve_model(file)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model.safetensors", "is a file.*; give its folder, "),
+        ("net.pt2", "is a file.*torch.export.load"),
+        ("net.keras", "is a file.*export it as ONNX"),
+        ("net.pth", "is a file.*tapml.from_torch"),
+        ("notes.txt", "is a file: expected a model folder"),
+    ],
+)
+def test_a_file_is_refused_with_what_to_do(name: str, said: str, tmp_path: Path) -> None:
+    for each in (name, "config.json"):
+        (tmp_path / each).write_bytes(b"")
+    with pytest.raises(InputError, match=said):
+        resolve_model(tmp_path / name)
 
 
 def test_a_name_cannot_leave_the_zoo() -> None:

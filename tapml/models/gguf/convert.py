@@ -26,6 +26,7 @@ from tapml_targets.installed import install_hint
 
 _PLAIN: Final = ("F32", "F16", "BF16")
 _COMPUTED: Final = "rope_freqs.weight"
+_EMBEDDING: Final = "token_embd.weight"
 _SIZES: Final = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
@@ -50,6 +51,7 @@ def convert_gguf(path: Path, folder: Path) -> None:
     fields = {name: _content(field) for name, field in reader.fields.items() if field.types}
     architecture, named = architecture_of(fields, path)
     config = _config(path, fields, architecture, named)
+    config["vocab_size"] = config["vocab_size"] or _rows_of_embedding(reader)
     _check_whole(path, fields, architecture, config)
     rotated = _rotated(config) if named.turned else frozenset()
     packed: dict[str, PackedWeight] = {}
@@ -110,6 +112,12 @@ def _open(path: Path) -> Any:
         raise InputError(
             f"{path} is not a whole GGUF file ({reason[0][:200]}): fetch it again"
         ) from error
+
+
+def _rows_of_embedding(reader: Any) -> int:
+    """The vocabulary of a file without a tokenizer; 0 if it has no table, which is said later."""
+    shapes = (each.shape for each in reader.tensors if each.name == _EMBEDDING)
+    return next((int(shape[-1]) for shape in shapes), 0)
 
 
 def _content(field: Any) -> Any:

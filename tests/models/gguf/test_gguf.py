@@ -154,6 +154,18 @@ def test_a_file_of_floats_is_a_model_without_quantization(kind: str, tmp_path: P
     assert_same_logits(model.module, own_llama(values))
 
 
+def test_a_file_without_a_tokenizer_has_the_words_of_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("vocab_size", "tokenizer_model", "tokenizer_pre", "token_list", "token_merges"):
+        monkeypatch.setattr(written.gguf.GGUFWriter, f"add_{name}", lambda *_: None)
+    monkeypatch.setattr(written.gguf.GGUFWriter, "add_token_types", lambda *_: None)
+    values = written.write_llama(tmp_path / "small.gguf", "Q8_0")
+    model = load_model(tmp_path / "small.gguf")
+    assert model.tokenizer is None
+    assert_same_logits(model.module, own_llama(values))
+
+
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
 

@@ -173,6 +173,51 @@ def test_a_stop_ends_the_text_before_it(serving: Serving, expected: str) -> None
     assert "".join(each["choices"][0]["text"] for each in streamed) == expected[:cut]
 
 
+def test_several_texts_have_their_places_and_the_prompt_counts_once(
+    serving: Serving, expected: str
+) -> None:
+    assert serving.json("/health") == (200, {"status": "ok"})
+    body = {"prompt": [PROMPT, "x"], "n": 2, "max_tokens": 8, "echo": True}
+    status, found = serving.json("/v1/completions", body)
+    texts = [each["text"] for each in found["choices"]]
+    assert (status, [each["index"] for each in found["choices"]]) == (200, [0, 1, 2, 3])
+    assert texts[:2] == [PROMPT + expected] * 2
+    assert texts[2].startswith("x")
+    assert found["usage"]["prompt_tokens"] == 5
+    drawn = {"prompt": PROMPT, "n": 2, "max_tokens": 8, "temperature": 5, "seed": 1}
+    first, second = serving.json("/v1/completions", drawn)[1]["choices"]
+    assert first["text"] != second["text"]
+    *events, _ = serving.events("/v1/completions", drawn | {"stream_options": {}})
+    streamed = ["", ""]
+    for each in events:
+        streamed[each["choices"][0]["index"]] += each["choices"][0]["text"]
+    assert streamed == [first["text"], second["text"]]
+
+
+def test_the_probability_of_each_token_is_told(serving: Serving) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 4, "logprobs": 3}
+    (choice,) = serving.json("/v1/completions", body)[1]["choices"]
+    told = choice["logprobs"]
+    # The most probable one is taken, and texts of equal tokens would be one key.
+    for token, value, best in zip(
+        told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True
+    ):
+        assert best[token] == value == max(best.values()) < 0
+    assert told["text_offset"][0] == 0
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "top_logprobs": 2}
+    assert serving.json("/v1/chat/completions", chat)[0] == 400
+    chat["logprobs"] = True
+    whole = serving.json("/v1/chat/completions", chat)[1]["choices"][0]["logprobs"]["content"]
+    assert [len(each["top_logprobs"]) for each in whole] == [2] * 3
+    assert whole[0]["bytes"] == list(whole[0]["token"].encode())
+    streamed = [
+        entry
+        for event in serving.events("/v1/chat/completions", chat)
+        for entry in (event["choices"][0].get("logprobs") or {"content": []})["content"]
+    ]
+    assert streamed == whole
+
+
 def test_a_seed_repeats_a_text(serving: Serving) -> None:
     body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 5, "top_p": 0.9}
     first, again, other = (
@@ -187,14 +232,18 @@ def test_a_seed_repeats_a_text(serving: Serving) -> None:
         (b"{", 400, "the request cannot be used"),
         (b"[" * 100_000, 400, "the request cannot be used"),
         ({"max_tokens": 3}, 400, "missing required field `prompt`"),
-        ({"prompt": ["a", "b"]}, 400, r"\$.prompt"),
+        ({"prompt": ["a", 3]}, 400, "prompt: expected a text, token ids, or a list of texts"),
         ({"prompt": ""}, 400, "the prompt has no token"),
         ({"prompt": "a" * 1000}, 400, "shorten the prompt"),
         ({"prompt": [4000]}, 400, "4000"),
         ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
         ({"prompt": "a", "temperature": -1}, 400, "temperature: expected 0 to 100"),
-        ({"prompt": "a", "n": 2}, 400, "n: this server does not do that, got 2"),
-        ({"prompt": "a", "logprobs": 5}, 400, "logprobs: this server does not do that"),
+        ({"prompt": "a", "n": 17}, 400, r"\$.n"),
+        ({"prompt": ["a", "b"], "n": 9}, 400, "n: 18 texts in all, expected at most 16"),
+        ({"prompt": "a", "best_of": 2}, 400, "best_of: this server does not do that, got 2"),
+        ({"prompt": "a", "logprobs": 21}, 400, "logprobs"),
+        ({"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias: 'x' is no token id"),
+        ({"prompt": "a", "logit_bias": {"999": 1}}, 400, "999 is not in the vocabulary"),
         ({"prompt": "a", "stop": ["x"] * 5}, 400, "stop"),
         ({"prompt": "a", "model": "gpt"}, 404, "the model 'gpt' is not here: expected 'tiny-llama"),
     ],
