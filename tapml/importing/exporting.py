@@ -14,8 +14,10 @@ from typing import Any, Final
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from tapml.importing.complex_pairs import real_pairs
+from tapml.importing.masked_rows import MaskedRows
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
@@ -149,7 +151,36 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 def _export(description: EntryDescription) -> torch.export.ExportedProgram:
     # A graph that is refused is printed there, line by line.
     with _masks_are_taken(), redirect_stderr(io.StringIO()):
-        return _export_of_any_length(description)
+        try:
+            program = _export_of_any_length(description)
+            refused = None
+        except GuardOnDataDependentSymNode as error:
+            refused = error
+        if refused is None and not any(map(_picks_rows, program.graph.nodes)):
+            return program
+        rows = MaskedRows()
+        try:
+            with rows:
+                return _export_of_any_length(description)
+        except InputError:
+            raise
+        except Exception as error:
+            if refused is None:
+                return program
+            raise refused from error
+
+
+def _picks_rows(node: torch.fx.Node) -> bool:
+    """Whether how much a node gives depends on the numbers of a mask."""
+    name = str(node.target)
+    if node.op != "call_function" or not name.startswith("aten."):
+        return False
+    indices = node.args[1] if name == "aten.index.Tensor" and len(node.args) > 1 else ()
+    masks = (each for each in indices if isinstance(each, torch.fx.Node))  # type: ignore[union-attr]
+    picks = ("aten.nonzero", "aten.masked_select", "aten._unique", "aten.unique")
+    return name.startswith(picks) or any(
+        each.meta["val"].dtype is torch.bool for each in masks if "val" in each.meta
+    )
 
 
 def _export_of_any_length(description: EntryDescription) -> torch.export.ExportedProgram:

@@ -458,7 +458,15 @@ OTHERS: Final[tuple[Other, ...]] = (
     _sound("WavLMForCTC"),
     _sound("WhisperForAudioClassification", **_SPEECH, num_labels=5, classifier_proj_size=12),
     _sound("EncodecModel"),
-    Other("two inputs", "CLIPModel", {}),
+    Other(
+        "two inputs",
+        "CLIPModel",
+        {
+            "text_config": _ENCODER | {"model_type": "clip_text_model", "projection_dim": 20},
+            "vision_config": _TOWER | {"projection_dim": 20},
+            "projection_dim": 20,
+        },
+    ),
     *(
         Other("text beside images", name, {"text_config": {**_TEXT, "model_type": kind}, **more})
         for name, kind, more in (
