@@ -42,7 +42,7 @@ EXAMPLES: Final = """\
 examples:
   python scripts/every_class.py --stage wrapper         load and compare with the class, in seconds
   python scripts/every_class.py --minutes 14            what is missing, to an imported plan
-  python scripts/every_class.py --only 'CAUSAL_LM' --stage root
+  python scripts/every_class.py --only CAUSAL_LM 'VIDEO*' --stage root
   python scripts/every_class.py --again refused         those that were refused, once more
   python scripts/every_class.py --show                  only write the section
 
@@ -93,14 +93,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("--stage", choices=STAGES, default=IMPORT, help=f"the last one ({IMPORT})")
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="names or lists like these")
+    parser.add_argument(
+        "--only", metavar="PATTERN", nargs="+", default=["*"], help="names or lists like these"
+    )
     parser.add_argument(
         "--again", metavar="WORD", default="", help="try those whose result has the word once more"
     )
     parser.add_argument("--show", action="store_true", help="try nothing")
     parser.add_argument("--minutes", type=float, default=0.0, help="begin none after so many")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(1)")
-    parser.add_argument("--deadline", type=float, default=90.0, metavar="SECONDS", help="(90)")
+    parser.add_argument("--deadline", type=float, default=60.0, metavar="SECONDS", help="(60)")
     return parser.parse_args(arguments)
 
 
@@ -109,11 +111,12 @@ def _try(options: argparse.Namespace) -> int:
     kept = {name: found for name, found in kept.items() if name in known}
     wanted = {
         name: kind
+        for pattern in options.only
         for name, kind in known.items()
-        if fnmatchcase(name, options.only) or fnmatchcase(kind, options.only)
+        if fnmatchcase(name, pattern) or fnmatchcase(kind, pattern)
     }
     if not wanted:
-        raise InputError(f"--only {options.only}: no class or list is like it")
+        raise InputError(f"--only {' '.join(options.only)}: no class or list is like it")
     left = [
         name
         for name in wanted

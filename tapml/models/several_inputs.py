@@ -270,7 +270,7 @@ def _ports(name: str, config: Any, dtype: str) -> list[ModuleTensor]:
     try:
         return [ModuleTensor(name, kind or dtype, tuple(each)) for each in shapes(config)]
     except (InputError, AttributeError, TypeError, ValueError):
-        return []
+        return []  # The configuration has no such input.
 
 
 def _array(port: ModuleTensor, config: Any, seed: int) -> Array:
@@ -292,7 +292,9 @@ def _array(port: ModuleTensor, config: Any, seed: int) -> Array:
             for key, value in part.to_dict().items()
             if key.endswith(("_token_id", "_token_index")) and isinstance(value, int)
         }
-        ordinary = [each for each in range(1, int(text.vocab_size)) if each not in special]
+        # Of characters (CANINE) any number is one.
+        size = int(getattr(text, "vocab_size", None) or _PAGE)
+        ordinary = [each for each in range(1, size) if each not in special]
         made = np.asarray(ordinary)[random.integers(0, len(ordinary), shape)]
         return made.astype(port.dtype)
     if port.name.startswith("pixel_values"):

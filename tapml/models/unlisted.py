@@ -110,6 +110,7 @@ def unlisted_family(architecture: str) -> Family | None:
             prepare=probe.run,
             cross=cross_attention,
             candidates=decoders,
+            around=positions_of_past,
         )
     classes = architecture in _names(_CLASSES)
     # Not every base model is one of an automatic class: the towers of models of two inputs.

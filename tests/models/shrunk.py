@@ -40,7 +40,7 @@ _INTEGERS: Final[tuple[tuple[str, int], ...]] = (
     (r"n_group|topk_group", 1),
     (r"max_position_embeddings|n_positions|max_target_positions|max_seq_len\w*", POSITIONS),
     (r"q_lora_rank|kv_lora_rank|o_lora_rank", 12),
-    (r"qk_rope_head_dim", 4),
+    (r"qk_rope_head_dim|rotary_dim", 4),
     (r"image_size|img_size|input_size", IMAGE),
     (r"patch_size", PATCH),
     (r"num_mel_bins|num_mel_channels|input_feat_per_channel", BINS),
@@ -48,11 +48,14 @@ _INTEGERS: Final[tuple[tuple[str, int], ...]] = (
     (r"num_queries|num_detection_tokens|num_query_tokens", 6),
     (r"num_latents", 6),
 )  # fmt: skip
+# Some classes compute with what their configurations leave open.
+_ABSENT: Final = ("head_dim", "num_key_value_heads")
 _EVEN: Final = {WIDTH: 64, HEADS: 4, KV_HEADS: 4, HEAD: 16, INNER: 64}
 _LATENT: Final = {"qk_nope_head_dim": 8, "v_head_dim": 6, "qk_head_dim": 12}
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("Deepseek", "AXK", "Glm4MoeLite", "GlmMoeDsa", "MiniCPM3", "Youtu"), _LATENT),
     **dict.fromkeys(("Mistral4", "MistralLarge4", "Longcat", "KimiLinear", "Kimi_K25"), _LATENT),
+    "Esm": {"vocab_size": VOCABULARY, "mask_token_id": 3, "position_embedding_type": "rotary"},
     "Xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "LayoutLMv2": {"has_visual_segment_embedding": False},
 }
@@ -77,7 +80,8 @@ def variants(name: str) -> Iterator[tuple[str, Any]]:
         ("nothing", ()),
     ):
         try:
-            config = _made(config_class(**_settings_of(name, config_class)), rules)
+            settings = _settings_of(name, config_class)
+            config = _made(config_class(**settings), rules, settings)
             _settled(config, name)
         except Exception:
             continue
@@ -96,13 +100,13 @@ def _settings_of(name: str, config_class: Any) -> dict[str, Any]:
     for prefix, settings in _SETTINGS.items():
         if name.startswith(prefix):
             found |= settings
-    if "backbone_config" in getattr(config_class, "sub_configs", {}) and "ViT" not in name:
-        stages = ["stage2", "stage3", "stage4"]
-        found |= {
-            "backbone_config": transformers.ResNetConfig(
+    if "backbone_config" in getattr(config_class, "sub_configs", {}):
+        default = type(getattr(config_class(), "backbone_config", None)).__name__
+        if default in ("NoneType", "TimmBackboneConfig", "ResNetConfig"):
+            stages = ["stage2", "stage3", "stage4"]
+            found["backbone_config"] = transformers.ResNetConfig(
                 embedding_size=8, hidden_sizes=[16] * 4, depths=[1] * 4, out_features=stages
-            ),
-        }
+            )
     return found
 
 
@@ -131,9 +135,11 @@ def make_shrunk(path: Path, name: str, config: Any) -> Path:
     return path
 
 
-def _made(config: Any, rules: tuple[tuple[str, int], ...]) -> Any:
-    """The same class of configuration with small numbers."""
-    changes: dict[str, Any] = {}
+def _made(
+    config: Any, rules: tuple[tuple[str, int], ...], settings: Mapping[str, Any] | None = None
+) -> Any:
+    """The same class of configuration with small numbers, and with `settings`."""
+    changes: dict[str, Any] = dict(settings or {})
     free = iter(range(VOCABULARY - 2, 2, -1))
     vocabulary = any(limit == VOCABULARY for _, limit in rules)
     for key, value in config.to_dict().items():
@@ -149,8 +155,8 @@ def _made(config: Any, rules: tuple[tuple[str, int], ...]) -> Any:
             fit = next((to for name, to in rules if re.fullmatch(name, key)), None)
             if fit is not None and value > fit:
                 changes[key] = fit
-        elif value is None and key == "head_dim" and rules and rules is not _INTEGERS:
-            changes[key] = next(to for name, to in rules if re.fullmatch(name, "head_dim"))
+        elif value is None and key in _ABSENT and rules and rules is not _INTEGERS:
+            changes[key] = next((to for name, to in rules if re.fullmatch(name, key)), None)
     if len(rules) == len(_INTEGERS):
         changes |= dict(_lists(config, changes))
     elif len(rules) < len(_INTEGERS):
