@@ -170,9 +170,8 @@ def _export_of_rows(description: EntryDescription) -> torch.export.ExportedProgr
         refused = error
     if refused is None and not any(map(_picks_rows, program.graph.nodes)):
         return program
-    rows = MaskedRows()
     try:
-        with rows:
+        with MaskedRows().of(description.module):
             return _export_of_any_length(description)
     except InputError:
         raise

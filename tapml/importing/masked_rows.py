@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tapml_targets.errors import InputError
+from tapml_targets.errors import UnsupportedOperatorError
 
 
 class _Picked(NamedTuple):
@@ -83,10 +86,42 @@ class MaskedRows(TorchFunctionMode):
         if picked is None or name in _ASKED:
             return func(*args, **given)
         result = func(*args, **given)
-        if not _stays(name, args, given, picked):
+        count = picked.mask.numel()
+        kept = all(each.dim() and _same(each.shape[0], count) for each in _tensors(result))
+        if not (kept and _stays(name, args, given, picked)):
             raise _refused(name)
         self._mark(result, picked._replace(axis=None))
         return result
+
+    @contextmanager
+    def of(self, module: nn.Module) -> Iterator[None]:
+        """While a module runs under it: rows of a mask are no result.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If they are one, or if something is done with them that needs their number.
+        """
+        held, forward = vars(module).get("forward"), module.forward
+
+        @wraps(forward)
+        def watched(*args: Any, **given: Any) -> Any:
+            result = forward(*args, **given)
+            if any(self.rows(each) is not None for each in _tensors(pytree.tree_leaves(result))):
+                raise UnsupportedOperatorError(
+                    "an output has as many rows as a mask picks (aten.masked_select, aten.index or "
+                    "aten.nonzero), and only a run knows how many: give all rows and the mask"
+                )
+            return result
+
+        module.forward = watched  # type: ignore[method-assign]
+        try:
+            with self:
+                yield
+        finally:
+            del module.forward
+            if held is not None:
+                module.forward = held  # type: ignore[method-assign]
 
     def rows(self, tensor: Any) -> _Picked | None:
         """The mask of a tensor's rows, if a mask picked them."""
@@ -148,7 +183,7 @@ class MaskedRows(TorchFunctionMode):
         return result
 
     def _none(self, func: Any, args: Any, given: Any) -> Any:
-        raise InputError(
+        raise UnsupportedOperatorError(
             f"{_line()}: {_name(func)} gives as many numbers as the data has, and only a run knows "
             "how many: take torch.sort, or count with one_hot(...).sum"
         )
@@ -313,8 +348,8 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _refused(what: str) -> InputError:
-    return InputError(
+def _refused(what: str) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
         f"{_line()}: {what.strip('_')} of rows that a mask picks, and only a run knows how many "
         "they are: compute all rows, and take torch.where(mask, rows, others) at the end"
     )

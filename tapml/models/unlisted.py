@@ -81,6 +81,8 @@ def unlisted_family(architecture: str) -> Family | None:
         if hasattr(config_class, own_names.get(usual, usual))
     }
     source = getattr(model_class, "main_input_name", "")
+    if not isinstance(source, str):
+        source = ""  # Some have several.
     probe = _Probe()
     common: dict[str, Any] = {
         "architectures": (architecture,),

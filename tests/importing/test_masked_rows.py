@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tapml.importing.exporting import EntryDescription, export_program
-from tapml_targets.errors import InputError
+from tapml_targets.errors import UnsupportedOperatorError
 
 
 class _Of(nn.Module):
@@ -72,6 +72,8 @@ def test_rows_of_a_mask_have_the_numbers_of_the_module(
     ("function", "what"),
     [
         (lambda rows: rows[rows[:, 0] > 0].std(0), "std of rows that a mask picks"),
+        (lambda rows: rows * rows[rows[:, 0] > 0].norm(1), "norm of rows"),
+        (lambda rows: rows * rows[rows[:, 0] > 0].view(-1, 2).sum(), "view of rows"),
         (lambda rows: rows[rows[:, 0] > 0].flip(0).sum(0), "flip of rows"),
         (lambda rows: torch.unique(rows.long()).float(), "unique gives as many numbers"),
     ],
@@ -79,5 +81,12 @@ def test_rows_of_a_mask_have_the_numbers_of_the_module(
 def test_what_needs_their_number_is_refused_with_its_line(
     function: Callable[[Tensor], Tensor], what: str
 ) -> None:
-    with pytest.raises(InputError, match=rf"importing/test_masked_rows\.py:\d+: {what}"):
+    with pytest.raises(
+        UnsupportedOperatorError, match=rf"importing/test_masked_rows\.py:\d+: {what}"
+    ):
         exported(function)
+
+
+def test_rows_of_a_mask_are_no_output() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="an output has as many rows as a mask"):
+        exported(lambda rows: rows[rows[:, 0] > 0] * 2)
