@@ -211,8 +211,8 @@ def _lines(kept: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield f"| list of classes | {' | '.join(columns)} |"
     yield "|---|" + "---|" * len(columns)
     rows = [*sorted(by_kind.items(), key=lambda each: -len(each[1])), ("all", [*kept.values()])]
-    for kind, found in rows:
-        counts = _words(found)
+    for kind, of_kind in rows:
+        counts = _words(of_kind)
         yield f"| {kind} | {' | '.join(str(counts[each] or '') for each in columns)} |"
     yield ""
     yield from _reasons(kept)
@@ -225,9 +225,13 @@ def _reasons(kept: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         for word in ("wrong", "broken", "refused"):
             if word in found:
                 reasons[f"{word}: {_short(found[word], name)}"].append(name)
+    single = sum(len(names) == 1 for names in reasons.values())
     for reason, names in sorted(reasons.items(), key=lambda each: -len(each[1])):
+        if len(names) == 1:
+            continue
         shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
         yield f"- {reason} ({len(names)}: {shown})"
+    yield f"- {single} classes have a reason of their own, in {KEPT.relative_to(HOME)}."
 
 
 def _short(reason: str, name: str) -> str:

@@ -35,7 +35,7 @@ def try_class(asked: dict[str, Any]) -> dict[str, Any]:
             try:
                 with contextlib.redirect_stderr(io.StringIO()):
                     make_shrunk(folder, asked["name"], config)
-            except (Exception, SystemExit) as error:  # a class may ask for anything
+            except Exception as error:  # a class may ask for anything
                 if "sample" in found:
                     found["sample"] = line(error)
                 continue

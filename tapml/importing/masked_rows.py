@@ -70,7 +70,7 @@ class MaskedRows(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.used = False
-        self._picked = WeakIdKeyDictionary()
+        self._picked: Any = WeakIdKeyDictionary()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -335,7 +335,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_mask(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype is torch.bool and value.dim() > 0
+    return bool(isinstance(value, Tensor) and value.dtype is torch.bool and value.dim() > 0)
 
 
 def _tensors(value: Any) -> list[Tensor]:

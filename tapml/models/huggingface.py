@@ -50,7 +50,8 @@ _DECODERS: Final[dict[str, type[LoadedModel]]] = {
     "recurrent": LoadedRecurrent,
     "stepped": LoadedStepped,
 }
-_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+# Axial ones are of patches, by row and column.
+_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "axial")
 
 
 def load_model(

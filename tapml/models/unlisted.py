@@ -312,7 +312,8 @@ def _settled(model: _Model) -> _Model:
     if isinstance(model, LoadedModel) and not whole:
         read: Any = _of_whole_text(model)
         if _difference(read) is None:
-            return _noted(read, reasons[0])
+            noted: _Model = _noted(read, reasons[0])
+            return noted
     raise NotThatWay(type(model.module).__name__, reasons[0])
 
 
@@ -336,7 +337,8 @@ def _noted(model: _Model, reason: str = "") -> _Model:
     """With a note that it keeps no keys and values."""
     note = "it keeps its tokens alone, so every run reads the whole text"
     changes: Any = {"notes": (*model.notes, f"{note}: {reason}" if reason else note)}
-    return replace(model, **changes)
+    noted: _Model = replace(model, **changes)
+    return noted
 
 
 def checked(model: _Model) -> _Model:
