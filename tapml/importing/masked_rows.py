@@ -114,14 +114,14 @@ class MaskedRows(TorchFunctionMode):
                 )
             return result
 
-        module.forward = watched  # type: ignore[method-assign]
+        module.forward = watched
         try:
             with self:
                 yield
         finally:
             del module.forward
             if held is not None:
-                module.forward = held  # type: ignore[method-assign]
+                module.forward = held
 
     def rows(self, tensor: Any) -> _Picked | None:
         """The mask of a tensor's rows, if a mask picked them."""
@@ -317,7 +317,7 @@ def _stays(name: str, args: Any, given: Mapping[str, Any], picked: _Picked) -> b
     if plain in ("cat", "concat"):
         dim = given.get("dim", args[1] if len(args) > 1 else 0)
         rank = args[0][0].dim()
-        return dim % rank != 0
+        return bool(dim % rank != 0)
     if plain in _ALONG:
         behind = 2 if plain in ("chunk", "split", "topk") else 1
         dim = given.get("dim", args[behind] if len(args) > behind else None)
