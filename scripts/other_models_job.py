@@ -33,13 +33,13 @@ def try_row(asked: dict[str, Any]) -> dict[str, Any]:
     before = time.process_time()
     with tempfile.TemporaryDirectory(prefix="tapml-other-") as temporary:
         try:
-            _through(_model(asked, Path(temporary) / "model"), found, asked["stage"])
+            through(_model(asked, Path(temporary) / "model"), found, asked["stage"])
         except InputError as error:
-            found["refused"] = _line(error).replace(f"{temporary}/", "")
+            found["refused"] = line(error).replace(f"{temporary}/", "")
         except MismatchError as error:
-            found["wrong"] = _line(error)
+            found["wrong"] = line(error)
         except Exception as error:  # what no command may end with
-            found["broken"] = f"{type(error).__name__}: {_line(error)}"
+            found["broken"] = f"{type(error).__name__}: {line(error)}"
     return found | {"cpu_seconds": round(time.process_time() - before, 1)}
 
 
@@ -49,17 +49,17 @@ def _model(asked: dict[str, Any], folder: Path) -> Loaded:
         try:
             make_other(folder, other)
         except Exception as error:
-            raise RuntimeError(f"the sample itself cannot be made: {_line(error)}") from error
+            raise RuntimeError(f"the sample itself cannot be made: {line(error)}") from error
         return load_any(folder)
     family, _, settings = UNUSUAL[asked["number"]]
     try:
         make_unusual(folder, family, settings)
     except Exception as error:
-        raise RuntimeError(f"the sample itself cannot be made: {_line(error)}") from error
+        raise RuntimeError(f"the sample itself cannot be made: {line(error)}") from error
     return load_any(folder)
 
 
-def _through(model: Loaded, found: dict[str, Any], last: str) -> None:
+def through(model: Loaded, found: dict[str, Any], last: str) -> None:
     found["wrapper"] = f"{root_wrapper(model):.1e}"
     if not any(step.own.any() for step in model.own_steps()):
         raise RuntimeError("the sample itself gives zeros alone: they compare with nothing")
@@ -73,5 +73,5 @@ def _through(model: Loaded, found: dict[str, Any], last: str) -> None:
     found["rooted"] = f"{worst.ratio:.2g}" if worst is not None else "0"
 
 
-def _line(error: Exception) -> str:
+def line(error: Exception) -> str:
     return " ".join(str(error).split())[:500] or type(error).__name__

@@ -5,17 +5,22 @@ from __future__ import annotations
 import io
 import logging
 import math
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from tapml.importing.branches import both_branches
 from tapml.importing.complex_pairs import real_pairs
+from tapml.importing.masked_rows import MaskedRows
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
@@ -25,6 +30,8 @@ from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorErro
 _PARAMETER_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 # Of extents that an assertion is tried for.
 _MOST_TRIED: Final = 1 << 14
+# Where a module is, in what torch.export raises.
+_CALL: Final = re.compile(r'File "([^"]+)", line (\d+), in ')
 _MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
@@ -149,7 +156,42 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 def _export(description: EntryDescription) -> torch.export.ExportedProgram:
     # A graph that is refused is printed there, line by line.
     with _masks_are_taken(), _values_decide_nothing(), redirect_stderr(io.StringIO()):
-        return _export_of_any_length(description)
+        program = _export_of_rows(description)
+    both_branches(program.graph_module)
+    return program
+
+
+def _export_of_rows(description: EntryDescription) -> torch.export.ExportedProgram:
+    """As it is; if it picks rows by a mask, with all rows in their place."""
+    try:
+        program = _export_of_any_length(description)
+        refused = None
+    except GuardOnDataDependentSymNode as error:
+        refused = error
+    if refused is None and not any(map(_picks_rows, program.graph.nodes)):
+        return program
+    try:
+        with MaskedRows().of(description.module):
+            return _export_of_any_length(description)
+    except InputError:
+        raise
+    except Exception as error:
+        if refused is None:
+            return program
+        raise refused from error
+
+
+def _picks_rows(node: torch.fx.Node) -> bool:
+    """Whether how much a node gives depends on the numbers of a mask."""
+    name = str(node.target)
+    if node.op != "call_function" or not name.startswith("aten."):
+        return False
+    indices = node.args[1] if name == "aten.index.Tensor" and len(node.args) > 1 else ()
+    masks = (each for each in indices if isinstance(each, torch.fx.Node))  # type: ignore[union-attr]
+    picks = ("aten.nonzero", "aten.masked_select", "aten._unique", "aten.unique")
+    return name.startswith(picks) or any(
+        each.meta["val"].dtype is torch.bool for each in masks if "val" in each.meta
+    )
 
 
 def _export_of_any_length(description: EntryDescription) -> torch.export.ExportedProgram:
@@ -195,26 +237,15 @@ def _masks_are_taken() -> Iterator[None]:
 
 @contextmanager
 def _values_decide_nothing() -> Iterator[None]:
-    """Both branches of ``torch.cond`` computed; distributions that do not look at their arguments.
-
-    Neither has a side effect, so a choice among the results is the same.
-    """
+    """Distributions do not look at their arguments."""
     from torch.distributions import Distribution
-    from torch.utils import _pytree
 
-    def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-        if isinstance(pred, bool):
-            return (true_fn if pred else false_fn)(*operands)
-        return _pytree.tree_map(
-            lambda yes, no: torch.where(pred, yes, no), true_fn(*operands), false_fn(*operands)
-        )
-
-    found = torch.cond, Distribution._validate_args
-    torch.cond, Distribution._validate_args = cond, False
+    found = Distribution._validate_args
+    Distribution._validate_args = False
     try:
         yield
     finally:
-        torch.cond, Distribution._validate_args = found
+        Distribution._validate_args = found
 
 
 def _assertions_of_lengths(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
@@ -258,6 +289,14 @@ def _exporting(name: str) -> Iterator[None]:
                 str(each).partition("\n\nWhile executing ")[0] for each in error.args
             )
             raise
+        except GuardOnDataDependentSymNode as error:
+            where = _CALL.findall(str(error))
+            file, line = where[-1] if where else ("", "")
+            place = "/".join((*Path(file).parts[-3:-1], Path(file).name)).lstrip("/")
+            raise InputError(
+                f"{place}:{line}: the module of {name!r} asks for a number that only a run knows, "
+                "as a branch, a loop or an extent: take torch.where of both, or torch.cond"
+            ) from error
         except Exception as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
             raise InputError(

@@ -37,6 +37,7 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.avg_pool3d.default: partial(_mean_of_windows, _aten.avg_pool3d.default),
         _aten.adaptive_max_pool2d.default: _largest_of_parts,
         _aten.native_group_norm.default: _plain_group_norm,
+        _aten.arange.start_step: _counted_down,
         _aten.argmax.default: partial(_place_of_all, torch.argmax),
         _aten.argmin.default: partial(_place_of_all, torch.argmin),
         _aten.exp2.default: lambda x: torch.pow(2.0, _float(x)),
@@ -60,6 +61,16 @@ def own() -> dict[Any, Callable[..., Any]]:
         _aten.neg.default: lambda x: 0 - x if x.dtype == torch.uint8 else NotImplemented,
         _aten.sign.default: lambda x: x.clamp(max=1) if x.dtype == torch.uint8 else NotImplemented,
     }
+
+
+def _counted_down(
+    start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **_: Any
+) -> Any:
+    """``arange`` with a step below 0: TVM's importer counts two numbers too many of it."""
+    if not isinstance(step, int) or step >= 0 or isinstance(start, float) or isinstance(end, float):
+        return NotImplemented
+    count = (start - end - step - 1) // -step
+    return torch.arange(count, dtype=dtype or torch.int64) * step + start
 
 
 def _float(operand: Tensor) -> Tensor:

@@ -221,26 +221,12 @@ def _family(config: dict[str, Any], path: Path) -> Family:
 
         family = unlisted_family(found)
     if family is None:
-        known = _input_of(found)
-        reason = "code in a folder never runs" if known is None else known
         raise InputError(
             f"{path} has the unknown architecture {found[:100]!r}: the nearest of the "
-            f"{len(architectures())} known ones is {nearest(found)}; {reason}"
+            f"{len(architectures())} known ones is {nearest(found)}; code in a folder "
+            "never runs"
         )
     return family
-
-
-def _input_of(architecture: object) -> str | None:
-    """Why a class of ``transformers`` is not tried as it is; None if there is no such class."""
-    from tapml.models.unlisted import transformers_class
-
-    source = getattr(transformers_class(architecture), "main_input_name", None)
-    if source is None:
-        return None
-    return (
-        f"transformers has it, with {source} as input, but it is no decoder, encoder, "
-        "encoder-decoder of text or model of images or sound that could be tried as it is"
-    )
 
 
 def _check_config(family: Family, config: dict[str, Any], path: Path) -> None:

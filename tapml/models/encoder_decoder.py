@@ -258,11 +258,12 @@ class LoadedEncoderDecoder(Loaded):
 
 def _start(config: Any, generation: Any) -> tuple[int, ...]:
     """The tokens that the decoder begins with: the start, and those that are forced."""
-    found = getattr(generation, "decoder_start_token_id", None)
-    start = found if found is not None else config.decoder_start_token_id
+    names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    said = (getattr(each, name, None) for name in names for each in (generation, config))
+    start = next((each for each in said if isinstance(each, int)), 0)
     forced = getattr(generation, "forced_decoder_ids", None) or ()
     rest = sorted((int(at), int(token)) for at, token in forced if token is not None)
-    return (int(start or 0), *(token for _, token in rest))
+    return (start, *(token for _, token in rest))
 
 
 def _ends(config: Any, generation: Any) -> frozenset[int]:

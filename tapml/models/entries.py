@@ -22,6 +22,7 @@ S = 1, because the compiler's fusion fails for a length that may be 1 or more.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -173,7 +174,10 @@ class CachedForward(nn.Module):
             # Rows behind the text are read too: no causal model's logits depend on them.
             tokens = token_ids.to(cache[0].dtype).reshape(1, 1, -1, 1)
             text, _ = stored.update(tokens, tokens, 0)
-            whole = self.model(input_ids=text.reshape(1, -1).to(torch.int64))
+            # A class without a cache may have no such argument.
+            known = inspect.signature(self.model.forward).parameters
+            alone = {"use_cache": False} if "use_cache" in known else {}
+            whole = self.model(input_ids=text.reshape(1, -1).to(torch.int64), **alone)
             return (torch.index_select(whole.logits, 1, position_ids[0]), *stored.updated)
         with self.family.around(self.model):
             output = self.model(

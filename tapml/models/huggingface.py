@@ -28,9 +28,10 @@ from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
+from tapml.models.several_inputs import load_several
 from tapml.models.stepped import LoadedStepped
-from tapml.models.unlisted import checked, settled
-from tapml.models.vision import load_vision
+from tapml.models.unlisted import NotThatWay, checked, settled
+from tapml.models.vision import DoesNotRun, load_vision
 from tapml.models.weight_names import check_weights
 from tapml.models.weights_hash import hash_weights
 from tapml_targets.errors import InputError
@@ -49,7 +50,8 @@ _DECODERS: Final[dict[str, type[LoadedModel]]] = {
     "recurrent": LoadedRecurrent,
     "stepped": LoadedStepped,
 }
-_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+# Axial ones are of patches, by row and column.
+_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "axial")
 
 
 def load_model(
@@ -131,19 +133,52 @@ def load_any(
     if quantize and family.workload in ("module", "encoder_decoder"):
         kind = "a plain module" if family.workload == "module" else "an encoder-decoder"
         raise InputError(f"--quantize {quantize}: {folder.name} is {kind}, which stays as it is")
-    if family.workload == "module" and family.image is None:
+    read = family.image is not None or family.several
+    if family.workload == "module" and not read:
         return _module(load_module_folder(checkpoint, chosen), chosen, context_length, given)
-    if given and family.image is None:
+    if given and not read:
         raise InputError(f"{folder.name} takes no arrays: leave --input out")
     module = _load_module(checkpoint, chosen)
     if mlc_llm and family.workload != "decoder":
         raise InputError(f"--mlc-llm: {folder.name} is no decoder with a cache: leave it out")
-    if family.image is not None:
+    if read:
         _check_finite(module, folder, chosen)
-        vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
-        return _module(checked(vision) if family.tried else vision, chosen, context_length, given)
-    loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
+        return _module(_of_images(checkpoint, module, chosen), chosen, context_length, given)
+    try:
+        loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
+    except NotThatWay as error:
+        if quantize or mlc_llm or checkpoint.form is not None or context_length is not None:
+            raise
+        return _as_it_is(module, folder, chosen, error)
     return as_mlc(loaded, checkpoint, mlc_llm) if mlc_llm else loaded
+
+
+def _of_images(checkpoint: Checkpoint, module: Any, chosen: str) -> LoadedModule:
+    """A model of images or sound, or a class's forward as it is."""
+    folder, family = checkpoint.folder, checkpoint.family
+    if family.several:
+        return _as_it_is(module, folder, chosen)
+    try:
+        vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
+        return checked(vision) if family.tried else vision
+    except (DoesNotRun, NotThatWay) as error:
+        if not family.tried:
+            raise
+        return _as_it_is(module, folder, chosen, error)
+
+
+def _as_it_is(
+    module: Any, folder: Path, dtype: str, refused: InputError | None = None
+) -> LoadedModule:
+    """A class that is no model of a kind with entries of its own, or not one that they fit."""
+    _check_finite(module, folder, dtype)
+    reason = str(getattr(refused, "reason", "") or refused or "")
+    try:
+        return checked(load_several(module, folder, dtype, hash_weights(module), reason))
+    except InputError as error:
+        if refused is None:
+            raise
+        raise InputError(f"{refused}; as a plain module: {error}") from None
 
 
 def _of_text(

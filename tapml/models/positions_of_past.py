@@ -14,7 +14,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-_PARAMETERS: Final = ["input_ids_shape", "past_key_values_length", "position_ids"]
+_POSITIONS: Final = (
+    ["input_ids_shape", "past_key_values_length", "position_ids"],
+    ["input_ids", "past_key_values_length", "position_ids"],
+)
 
 
 @contextmanager
@@ -23,7 +26,7 @@ def positions_of_past(module: nn.Module) -> Iterator[None]:
     parts: list[Any] = [
         part
         for part in module.modules()
-        if list(inspect.signature(part.forward).parameters) == _PARAMETERS
+        if list(inspect.signature(part.forward).parameters) in _POSITIONS
     ]
     for part in parts:
         part.forward = partial(_forward, part)
@@ -36,11 +39,13 @@ def positions_of_past(module: nn.Module) -> Iterator[None]:
 
 def _forward(
     part: Any,
-    input_ids_shape: Sequence[int],
+    input_ids: Any = None,
     past_key_values_length: Any = 0,
     position_ids: Tensor | None = None,
+    **given: Any,
 ) -> Any:
-    past = past_key_values_length
+    past, given_shape = past_key_values_length, given.pop("input_ids_shape", input_ids)
+    shape: Sequence[int] = getattr(given_shape, "shape", given_shape)
     if position_ids is None and isinstance(past, Tensor):
-        position_ids = torch.arange(input_ids_shape[1], dtype=past.dtype) + past
-    return type(part).forward(part, input_ids_shape, past, position_ids)
+        position_ids = torch.arange(shape[1], dtype=past.dtype) + past
+    return type(part).forward(part, given_shape, past, position_ids)

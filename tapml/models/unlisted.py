@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any, Final, TypeVar
 
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from tapml.models.families.cross_attention import cross_attention
 from tapml.models.families.family import BATCHED_EXPERTS, CacheShape, Family
-from tapml.models.families.masks import by_layer, plain, unmasked, windowed
+from tapml.models.families.masks import by_layer, plain, text_config, unmasked, windowed
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
-from tapml.models.loaded import Loaded
+from tapml.models.loaded import Loaded, LoadedModel
 from tapml.models.positions_of_past import positions_of_past
 from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.stepped import CACHES, absent_attributes, kept_by
@@ -57,6 +57,17 @@ WHOLE_TEXT: Final = (CacheShape(1, 1, 1),)
 _Model = TypeVar("_Model", bound=Loaded)
 
 
+class NotThatWay(InputError):
+    """A class does not move as a model of its kind; `reason` says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"{name} has no family in tapml/models/families and was tried as it is: {reason}; "
+            "write the family's file, or take a model of a listed family"
+        )
+        self.reason = reason
+
+
 def unlisted_family(architecture: str) -> Family | None:
     """The family of a class of ``transformers``; None if it has no such class of a known kind."""
     model_class = transformers_class(architecture)
@@ -70,6 +81,8 @@ def unlisted_family(architecture: str) -> Family | None:
         if hasattr(config_class, own_names.get(usual, usual))
     }
     source = getattr(model_class, "main_input_name", "")
+    if not isinstance(source, str):
+        source = ""  # Some have several.
     probe = _Probe()
     common: dict[str, Any] = {
         "architectures": (architecture,),
@@ -86,7 +99,7 @@ def unlisted_family(architecture: str) -> Family | None:
         candidates = tuple(map(_taken, _MASKS))
         return Family(
             **common,
-            prepare=probe.run,
+            prepare=probe.run_or_whole,
             longest=_longest,
             candidates=candidates,
             around=positions_of_past,
@@ -99,20 +112,21 @@ def unlisted_family(architecture: str) -> Family | None:
             prepare=probe.run,
             cross=cross_attention,
             candidates=decoders,
+            around=positions_of_past,
         )
     classes = architecture in _names(_CLASSES)
     # Not every base model is one of an automatic class: the towers of models of two inputs.
     numbers = source in _SHAPES and architecture in _names(_NUMBERS)
-    if not (
-        classes or numbers or architecture in _names(_VECTORS) or architecture.endswith("Model")
-    ):
-        return None
+    vectors = architecture in _names(_VECTORS) or architecture.endswith("Model")
+    counts = hasattr(config_class, own_names.get("vocab_size", "vocab_size"))
+    text = source == "input_ids" and counts and not _others(config_class)
+    if not (classes or numbers or vectors) or not (text or source in _SHAPES):
+        common |= dict.fromkeys(_SIZES, "")
+        return Family(**common, workload="module", several=True)
     common["measure"] = "classes" if classes else "values" if numbers else "vectors"
     if source in _SHAPES:
         common |= dict.fromkeys(_SIZES, "")
         return Family(**common, workload="module", image=_SHAPES[source])
-    if source != "input_ids":
-        return None
     return Family(
         **common,
         workload="encoder",
@@ -152,6 +166,12 @@ def _names(kinds: tuple[str, ...]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _others(config_class: Any) -> bool:
+    """Whether a configuration has a part that reads images or sounds."""
+    parts = getattr(config_class, "sub_configs", {})
+    return bool({"vision_config", "audio_config"} & parts.keys())
+
+
 def _for_decoder(
     arguments: Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]],
 ) -> Callable[[nn.Module, Tensor, Tensor], Mapping[str, Any]]:
@@ -186,6 +206,14 @@ class _Probe:
     def __init__(self) -> None:
         self._shapes: tuple[CacheShape, ...] = ()
         self._state: dict[str, tuple[int, ...]] = {}
+        self.reason = ""
+
+    def run_or_whole(self, module: nn.Module) -> None:
+        """As :meth:`run`; a decoder that keeps what no entry has reads its whole text instead."""
+        try:
+            self.run(module)
+        except NotThatWay as error:
+            self.reason, self._shapes, self._state = error.reason, WHOLE_TEXT, {}
 
     def run(self, module: nn.Module) -> None:
         from transformers import DynamicCache
@@ -206,7 +234,7 @@ class _Probe:
                     kept = DynamicCache(config=config)
                     module(input_ids=tokens, use_cache=True, past_key_values=kept, **both)
         except Exception as error:  # a class may ask for anything
-            raise _refused(
+            raise NotThatWay(
                 name, f"its own forward of two tokens ends in an error ({_line(error)})"
             ) from error
         layers = list(getattr(kept, "layers", ()))
@@ -220,10 +248,10 @@ class _Probe:
         for number, (shape, _) in enumerate(found):
             if shape is None or (not shape.heads and not state):
                 kind = type(layers[number]).__name__
-                raise _refused(name, f"layer {number} keeps a {kind}, not keys and values alone")
+                raise NotThatWay(name, f"layer {number} keeps a {kind}, not keys and values alone")
             shapes.append(shape)
         if not shapes and "past_key_values" in inspect.signature(module.forward).parameters:
-            raise _refused(name, "its forward gives no cache of keys and values")
+            raise NotThatWay(name, "its forward gives no cache of keys and values")
         shapes = shapes or [*WHOLE_TEXT]
         self._shapes, self._state = tuple(shapes), state
 
@@ -279,9 +307,38 @@ def _settled(model: _Model) -> _Model:
         tried = replace(model, **changes)
         reason = _difference(tried)
         if reason is None:
-            return tried
+            return _noted(tried) if whole else tried
         reasons.append(reason)
-    raise _refused(type(model.module).__name__, reasons[0])
+    if isinstance(model, LoadedModel) and not whole:
+        read: Any = _of_whole_text(model)
+        if _difference(read) is None:
+            noted: _Model = _noted(read, reasons[0])
+            return noted
+    raise NotThatWay(type(model.module).__name__, reasons[0])
+
+
+def _of_whole_text(model: LoadedModel) -> LoadedModel:
+    """A decoder that keeps its tokens alone and reads them all in every run."""
+    config: Any = text_config(model.module)
+    config.use_cache = False
+    family = replace(
+        model.family,
+        workload="decoder",
+        cache=lambda _: WHOLE_TEXT,
+        state=lambda _: {},
+        arguments=model.family.candidates[0],
+        whole=True,
+    )
+    kept = {each.name: getattr(model, each.name) for each in fields(LoadedModel)}
+    return LoadedModel(**kept | {"family": family})
+
+
+def _noted(model: _Model, reason: str = "") -> _Model:
+    """With a note that it keeps no keys and values."""
+    note = "it keeps its tokens alone, so every run reads the whole text"
+    changes: Any = {"notes": (*model.notes, f"{note}: {reason}" if reason else note)}
+    noted: _Model = replace(model, **changes)
+    return noted
 
 
 def checked(model: _Model) -> _Model:
@@ -294,7 +351,7 @@ def checked(model: _Model) -> _Model:
     """
     reason = _difference(model)
     if reason is not None:
-        raise _refused(type(model.module).__name__, reason)
+        raise NotThatWay(type(model.module).__name__, reason)
     return model
 
 
@@ -318,10 +375,3 @@ def _difference(model: Loaded) -> str | None:
 def _line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"{type(error).__name__}: {lines[0][:200]}"
-
-
-def _refused(name: str, reason: str) -> InputError:
-    return InputError(
-        f"{name} has no family in tapml/models/families and was tried as it is: {reason}; write "
-        "the family's file, or take a model of a listed family"
-    )

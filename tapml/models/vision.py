@@ -22,6 +22,10 @@ _SAMPLES: Final = 2
 _WAVES: Final = 4
 
 
+class DoesNotRun(InputError):
+    """A class's forward ends in an error on the inputs of its kind."""
+
+
 class _Results(nn.Module):
     """Results of a model of images or sound by name, or the first: its logits, or vectors."""
 
@@ -105,7 +109,7 @@ def load_vision(
                 names = tuple(results(module(**{source: values})))
             except Exception as error:  # a class may ask for anything
                 line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise InputError(
+                raise DoesNotRun(
                     f"{type(module).__name__} does not run on {what} of {list(shape[1:])} "
                     f"({type(error).__name__}: {line[:200]}): expected a folder whose configuration"
                     " fits its class"
@@ -120,7 +124,7 @@ def load_vision(
         weights_hash=weights_hash,
     )
     samples = tuple(
-        ((_images(shape, number),), f"{what} by seed {number}") for number in range(_SAMPLES)
+        ((images_by_seed(shape, number),), f"{what} by seed {number}") for number in range(_SAMPLES)
     )
     return LoadedVision(
         folder.name,
@@ -137,7 +141,7 @@ def load_vision(
     )
 
 
-def _images(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+def images_by_seed(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
     """Smooth images from -1 to 1, a few waves in each channel, as of normalized photographs.
 
     A sound without channels is noise: its waves would be far too slow.

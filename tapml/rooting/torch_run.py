@@ -58,6 +58,14 @@ class Recorder(fx.Interpreter):
         self._wanted = wanted
         self.outputs: list[Array] = []
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation."""
+        # The result of one that is written out may lie in another order than its own did.
+        view = target is torch.ops.aten.view.default
+        return super().call_function(
+            torch.ops.aten.reshape.default if view else target, args, kwargs
+        )
+
     def run_node(self, node: fx.Node) -> Any:
         """Run one node."""
         result = super().run_node(node)

@@ -53,7 +53,7 @@ def of_integers(numbers: Tensor) -> tuple[Tensor, ...]:
     return (
         numbers / 2, 1 / (numbers + 20), numbers.exp(), numbers**0.5, mask.sigmoid(), -bits,
         torch.heaviside(numbers.float(), torch.tensor(1.0)), numbers.prod(1), numbers.cumprod(1),
-        numbers.copysign(-numbers), numbers.copysign(-2),
+        numbers.copysign(-numbers), numbers.copysign(-2), numbers + torch.arange(8, -1, -2),
         mask.amax(1), *mask.max(1), *numbers.max(1), 1 << (numbers & 7), mask.cumsum(1),
     )  # fmt: skip
 

@@ -458,7 +458,15 @@ OTHERS: Final[tuple[Other, ...]] = (
     _sound("WavLMForCTC"),
     _sound("WhisperForAudioClassification", **_SPEECH, num_labels=5, classifier_proj_size=12),
     _sound("EncodecModel"),
-    Other("two inputs", "CLIPModel", {}),
+    Other(
+        "two inputs",
+        "CLIPModel",
+        {
+            "text_config": _ENCODER | {"model_type": "clip_text_model", "projection_dim": 20},
+            "vision_config": _TOWER | {"projection_dim": 20},
+            "projection_dim": 20,
+        },
+    ),
     *(
         Other("text beside images", name, {"text_config": {**_TEXT, "model_type": kind}, **more})
         for name, kind, more in (
@@ -526,6 +534,13 @@ def make_other(path: Path, other: Other) -> Path:
     return path
 
 
+_ONE_KEY: Final[dict[str, Any]] = {"num_key_value_heads": 1}
+_ONE_TIED: Final[dict[str, Any]] = {"num_hidden_layers": 1, "tie_word_embeddings": True}
+_LONGROPE: Final[dict[str, Any]] = {
+    **{"rope_type": "longrope", "original_max_position_embeddings": 32},
+    "short_factor": [1.0, 1.0, 1.1, 1.1, 1.2, 1.2],
+    "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+}
 # Of families that have a file: what a folder may say that the samples do not.
 UNUSUAL: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("llama", "heads of another size than hidden / heads", {"head_dim": 20}),
@@ -537,6 +552,29 @@ UNUSUAL: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("llama", "a vocabulary of 50257", {"vocab_size": 50257}),
     ("llama", "a head of 2", {"head_dim": 2}),
     ("llama", "GELU", {"hidden_act": "gelu"}),
+    ("llama", "a wide head and one of keys", {"head_dim": 20, "num_key_value_heads": 1}),
+    ("llama", "a prime vocabulary, tied, in one layer", {"vocab_size": 127, **_ONE_TIED}),
+    ("mistral", "a window beyond the context", {"sliding_window": 4096}),
+    ("mistral", "a window of one, one head of keys", {"sliding_window": 1, **_ONE_KEY}),
+    ("phi3", "rotary scaling longrope", {"rope_scaling": _LONGROPE}),
+    ("phi3", "a window of two", {"sliding_window": 2}),
+    ("qwen2", "tied embeddings", {"tie_word_embeddings": True}),
+    ("qwen3", "heads of another size, one of keys", {"head_dim": 20, **_ONE_KEY}),
+    ("gemma", "one head of keys", _ONE_KEY),
+    ("gemma2", "no softcaps", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    ("gemma2", "a window of one", {"sliding_window": 1}),
+    ("gpt2", "a head of its own", {"tie_word_embeddings": False}),
+    ("gpt_neox", "tied embeddings", {"tie_word_embeddings": True}),
+    ("gpt_neox", "no biases of attention", {"attention_bias": False}),
+    ("opt", "no biases", {"enable_bias": False}),
+    ("falcon", "biases", {"bias": True}),
+    (
+        "stablelm",
+        "a third of each head rotates, one of keys",
+        {"partial_rotary_factor": 1 / 3, **_ONE_KEY},
+    ),
+    ("mixtral", "no window", {"sliding_window": None}),
+    ("mixtral", "every expert", {"num_experts_per_tok": 5}),
     ("llama", "ReLU squared", {"hidden_act": "relu2"}),
     *(
         ("llama", f"rotary scaling {kind['rope_type']}", {"rope_scaling": kind})

@@ -21,6 +21,7 @@ from tapml.models.unlisted import unlisted_family
 from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
 from tests.models.other_models import OTHERS, make_other
+from tests.models.shrunk import make_shrunk, variants
 
 _SIZES: dict[str, Any] = {"vocab_size": 131, "bos_token_id": 0, "eos_token_id": 1}
 
@@ -81,12 +82,30 @@ def test_positions_behind_a_cache_are_a_tensor_not_a_range_that_only_the_run_kno
     assert "forward" not in vars(module.table)
 
 
-def test_a_class_without_a_cache_is_refused(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path / "model", "XLNetLMHeadModel", d_model=48, n_layer=2, n_head=2, d_inner=60
-    )
-    with pytest.raises(InputError, match=r"XLNetLMHeadModel has no family .* tried as it is"):
-        load_model(folder)
+def test_a_decoder_whose_cache_no_entry_has_reads_its_whole_text(tmp_path: Path) -> None:
+    (other,) = (each for each in OTHERS if each.architecture == "HrmTextForCausalLM")
+    model = load_model(make_other(tmp_path / "model", other))
+    assert any("every run reads the whole text" in note for note in model.notes)
+    assert root_wrapper(model) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        # Text beside images; a text that is read both ways; a series of numbers.
+        ("CLIPModel", ["input_ids", "pixel_values"]),
+        ("XLNetLMHeadModel", ["input_ids"]),
+        ("PatchTSTForPrediction", ["past_values"]),
+    ],
+)
+def test_a_class_of_no_kind_moves_as_a_module_of_the_inputs_it_runs_with(
+    tmp_path: Path, name: str, inputs: list[str]
+) -> None:
+    model_folder = make_shrunk(tmp_path / "model", name, next(variants(name))[1])
+    model = load_any(model_folder)
+    assert isinstance(model, LoadedModule)
+    assert [each.name for each in model.stored.inputs] == inputs
+    assert root_wrapper(model) < 1e-5
 
 
 def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path) -> None:
@@ -176,9 +195,10 @@ def test_a_preprocessors_numbers_are_checked_too(tmp_path: Path) -> None:
     assert image(config) == (3, 8, 9)
 
 
-def test_only_classes_of_known_kinds_are_tried() -> None:
-    assert unlisted_family("BertForMultipleChoice") is None
-    assert unlisted_family("SpeechT5ForSpeechToText") is None
+def test_classes_of_transformers_alone_are_tried() -> None:
+    several = unlisted_family("BertForMultipleChoice")
+    assert several is not None
+    assert several.several
     assert unlisted_family("SomebodysForCausalLM") is None
 
 

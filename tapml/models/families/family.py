@@ -98,6 +98,8 @@ class Family:
         Of one that reads no text: bins and frames of its features, from the configuration.
     image
         Of a module that reads images: their channels, height and width, from the configuration.
+    several
+        Whether its forward moves as it is, of whatever inputs it runs with.
     longest
         Tokens that a module's own tables hold, where that is fewer than the configuration says.
     around
@@ -145,6 +147,7 @@ class Family:
     cross: Callable[[Any], Sequence[tuple[Any, Any]]] = lambda _: ()
     features: Callable[[Any], tuple[int, int]] | None = None
     image: Callable[[Any], tuple[int, ...]] | None = None
+    several: bool = False
     longest: Callable[[nn.Module], int | None] = lambda _: None
     around: Callable[[Any], AbstractContextManager[None]] = nullcontext
     prepare: Callable[[nn.Module], None] = lambda _: None

@@ -65,6 +65,9 @@ def features(config: Any) -> tuple[int, ...]:
     if bins[1] and positions[1]:
         height, half = _shape(config, bins, positions)
         return height, 2 * half
+    if not bins[1]:
+        # As Speech2Text calls them.
+        bins = ("input_feat_per_channel", getattr(own, "input_feat_per_channel", None))
     if not (width[1] or bins[1]):
         raise InputError(
             f"{config.name_or_path}/config.json says nothing of the bins of its features: expected "
