@@ -14,7 +14,17 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from tapml.invariants.record import BEFORE_TRAINING, CALL, END, RETURN, SEEN, Fields, Row, Value
+from tapml.invariants.record import (
+    BEFORE_TRAINING,
+    CALL,
+    END,
+    RETURN,
+    SEEN,
+    STATE,
+    Fields,
+    Row,
+    Value,
+)
 from tapml.invariants.repeating import Repeating
 from tapml.invariants.summaries import dtype_name
 from tapml_targets.errors import InputError
@@ -193,6 +203,17 @@ class Recorder:
         stack = self.open_calls()
         parent = stack[-1].number if stack else -1
         self._add(kind, name, -1, parent, self.last_source, digest, fields)
+
+    def note_states(self, states: list[tuple[str, Fields, str]]) -> None:
+        """Record the states of variables after a step: name, fields and digest of each."""
+        taken = 0
+        repeating, mine = self._repeating, threading.get_ident() == self._main
+        if repeating is not None and self.enabled and mine:
+            stack = self.open_calls()
+            parent = stack[-1].number if stack else -1
+            taken = repeating.takes_states(states, parent, self._context())
+        for name, fields, digest in states[taken:]:
+            self.note(STATE, name, fields, digest)
 
     def set_meta(self, values: Mapping[str, Value]) -> None:
         """Add values to the context from here on; None removes one."""

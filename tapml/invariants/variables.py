@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final, TypeAlias
@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGE, MODEL, STATE, Value
+from tapml.invariants.record import CHANGE, MODEL, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError, SetupError
@@ -76,6 +76,8 @@ class Variables:
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
+        self._marks: _Marks | None = None
+        self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
@@ -243,10 +245,16 @@ class Variables:
 
     def values(self) -> dict[str, str]:
         """The digest of each parameter."""
-        if self._needs is None or not self._after or self._needs.between:
-            # Digests alone see what goes round the version counter, such as ``tensor.data``.
+        if self._needs is not None and self._after and not self._needs.between:
+            return self._after
+        # What goes round the version counter, such as ``tensor.data``, digests alone see.
+        if self._marks is None or not self._marks.hold(self.parameters(), self.versions_tell):
             return {each.name: self._digest(each.tensor) for each in self.parameters()}
         return self._after
+
+    def let_go(self) -> None:
+        """Something may have changed parameters without their versions."""
+        self._marks = None
 
     def moved(self, now: dict[str, str]) -> str | None:
         """A parameter in an optimizer whose digest is not what the last step left.
@@ -255,6 +263,8 @@ class Variables:
         """
         if not self._after:
             return None
+        if now is self._after:
+            return ""
         after = self._after
         for each in self.parameters():
             if each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]:
@@ -313,6 +323,8 @@ class Variables:
         """Record what an optimizer step changed."""
         after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
         if self._needs is not None:
+            if self._needs.between and self.versions_tell is not None:
+                self._marks = _Marks.of(self.parameters())
             if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
             return
@@ -335,12 +347,14 @@ class Variables:
         # A tied parameter has several names.
         before, self._last = self._last, {}
         left, self._left = self._left, {}
+        states = []
         for each in variables:
             last, now = before.get(id(each.tensor)), self._after.get(each.name)
             now = self._last[id(each.tensor)] = now or self._digest(each.tensor)
             changed = None if last is None else last != now
             unused = self._unused(each, changed, left)
-            recorder.note(STATE, each.name, self._state(each, changed, unused), now)
+            states.append((each.name, self._state(each, changed, unused), now))
+        recorder.note_states(states)
         # Identities are those of tensors that this keeps.
         self._stated = variables
         self._gradients.clear()
@@ -428,6 +442,36 @@ def _compiled(module: torch.nn.Module) -> bool:
     if os.environ.get(EAGER_VARIABLE) == "1":
         return False
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+class _Marks:
+    """Where parameters lie and which versions they have: what tells cheaply of a change."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._found = [(each._version, each.data_ptr()) for each in tensors]
+        self._storages = {each.untyped_storage().data_ptr() for each in tensors}
+
+    @classmethod
+    def of(cls, variables: list[Variable]) -> _Marks | None:
+        """None if one of the tensors has no values of its own that a version belongs to."""
+        tensors = [each.tensor for each in variables]
+        plain = all(type(each) in _PLAIN and not each.is_inference() for each in tensors)
+        return cls(tensors) if plain else None
+
+    def hold(
+        self, variables: list[Variable], versions_tell: Callable[[set[int]], bool] | None
+    ) -> bool:
+        """Whether these are the tensors, and none of them has changed."""
+        return (
+            versions_tell is not None
+            and versions_tell(self._storages)
+            and len(variables) == len(self._tensors)
+            and all(
+                each.tensor is mine for each, mine in zip(variables, self._tensors, strict=True)
+            )
+            and self._found == [(each._version, each.data_ptr()) for each in self._tensors]
+        )
 
 
 class _Structure:

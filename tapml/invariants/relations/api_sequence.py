@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Record, Window
+from tapml.invariants.record import (
+    BACKWARD,
+    BATCH,
+    FORWARD,
+    SCHEDULE,
+    STEP,
+    ZERO_GRAD,
+    Record,
+    Window,
+)
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
-SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.step"
 _ALWAYS: Final = (ZERO_GRAD, FORWARD, BACKWARD, STEP)
 # The order in which data goes through a training loop. All but the four above are optional: rules
 # about them apply once they have been called.
