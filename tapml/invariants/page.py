@@ -60,7 +60,6 @@ def _cause(number: int, cause: Cause) -> list[Section]:
     head = cause.head
     facts = [
         ("what was expected", head.invariant.text),
-        ("what was found", head.first.found),
         ("first violated", step_text(cause.first_step)),
         ("rank", ", ".join(map(str, sorted({r for each in cause.findings for r in each.ranks})))),
         ("variables or calls", _listed(head)),
@@ -72,26 +71,28 @@ def _cause(number: int, cause: Cause) -> list[Section]:
         facts.append(("line of the script", cause.source))
     values = ", ".join(f"{name} = {value}" for name, value in head.first.values.items())
     facts.append(("values then", values or "none recorded"))
-    found: list[Section] = [
-        {
-            "id": f"cause-{number}",
-            "title": f"Cause {number}: {head.first.found}",
-            "facts": facts,
-            "table": (
-                ["violated invariant", "relation", "first in", "times", "found"],
+    if len(cause.findings) == 1:
+        facts += [("relation", head.invariant.relation), ("times", str(head.count))]
+    section: Section = {
+        "id": f"cause-{number}",
+        "title": f"Cause {number}: {head.first.found}",
+        "facts": facts,
+    }
+    if len(cause.findings) > 1:
+        section["table"] = (
+            ["violated invariant", "relation", "first in", "times", "found"],
+            [
                 [
-                    [
-                        each.invariant.text,
-                        each.invariant.relation,
-                        step_text(each.first.step),
-                        each.count,
-                        each.first.found,
-                    ]
-                    for each in cause.findings
-                ],
-            ),
-        }
-    ]
+                    each.invariant.text,
+                    each.invariant.relation,
+                    step_text(each.first.step),
+                    each.count,
+                    each.first.found,
+                ]
+                for each in cause.findings
+            ],
+        )
+    found = [section]
     excerpt = _excerpt(cause.source)
     if excerpt:
         table: tuple[list[str], list[list[Cell]]] = (["line", "source"], excerpt)

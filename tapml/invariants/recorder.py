@@ -33,6 +33,17 @@ _LIBRARIES: Final = tuple(
     f"{Path(place).resolve()}{os.sep}"
     for place in (Path(torch.__file__).parent, Path(__file__).parent)
 )
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # It was removed.
+        return Path(os.sep)
+
+
+# A script may go elsewhere.
+_HERE: Final = _here()
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
 _NO_CONTEXT: Final[Fields] = {}
@@ -331,9 +342,8 @@ def _shown(filename: str) -> str | None:
     whole = str(path.resolve())
     if whole.startswith(_LIBRARIES) or path.stem in {"contextlib", "functools", "runpy"}:
         return None
-    here = Path.cwd()
-    if path.resolve().is_relative_to(here):
-        return str(path.resolve().relative_to(here))
+    if path.resolve().is_relative_to(_HERE):
+        return str(path.resolve().relative_to(_HERE))
     return "/".join(path.parts[-2:])
 
 

@@ -126,6 +126,8 @@ def topic(name: str) -> str:
     """What an API or variable is about, for grouping."""
     if name.startswith("torch.optim") and "lr_scheduler" not in name:
         return "optimizer"
+    if name.startswith("torch.amp.GradScaler."):
+        return "GradScaler"
     return name
 
 

@@ -730,3 +730,39 @@ def test_merged_sets_take_the_widest_bound() -> None:
         ("5", 4, 4)
     ]
     assert len(found.runs) == 4
+
+
+def test_preconditions_say_when_a_rule_applies() -> None:
+    def train() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for phase in ["warm-up"] * 4 + ["main"] * 4:
+            set_meta(phase=phase)
+            optimizer.zero_grad()
+            (model(torch.randn(6, 4)).square().mean() * (phase == "main")).backward()
+            optimizer.step()
+
+    (found,) = [
+        each.text
+        for each in infer([run(train)]).invariants
+        if each.params.get("child") == "Parameter.grad becomes nonzero"
+    ]
+    assert found.endswith("at least one Parameter becomes nonzero, if phase is 'main'.")
+
+
+def test_gradients_need_not_be_there_before_the_first_backward_call() -> None:
+    def train(*, first: bool = False) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            if first:
+                optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            if not first:
+                optimizer.zero_grad()
+
+    learned = infer([run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(first=True)
+    assert watched.report().violated == 0
