@@ -171,7 +171,8 @@ class Instruments:
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if self.recorder.muted:
+            joins = attribute == "init_process_group"
+            if self.recorder.muted and not (joins and self.recorder.wakes()):
                 return original(*args, **kwargs)
             return run(original, args, kwargs)
 
@@ -356,6 +357,8 @@ class Instruments:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self.recorder
         if recorder.muted:
+            # A forked child is recorded from its second step on.
+            recorder.wakes()
             return
         kind = type(optimizer)
         with recorder.aside():

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -113,7 +113,11 @@ class Recorder:
     stage
         ``init`` before training, then ``train`` or ``eval`` as the model's mode is.
     enabled
-        Whether rows are taken. A forked child turns it off: it belongs to its parent's data loader.
+        Whether rows are taken. A forked child turns it off: most are workers of a data loader,
+        whose parent records what they deliver.
+    again
+        Makes the sink of a child that trains after a parent that did not forked it, as ranks are
+        started; without one it is not recorded.
     """
 
     def __init__(self, sink: Sink, repeating: Repeating | None = None) -> None:
@@ -124,6 +128,8 @@ class Recorder:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.enabled = True
+        self.again: Callable[[], Sink] | None = None
+        self._forked = False
         self.last_source = ""
         self._sink = sink
         self._rows: list[Row] = []
@@ -140,6 +146,20 @@ class Recorder:
         self.rank, self.world = rank, world
         atexit.unregister(_wait_for_gloo)
         atexit.register(_wait_for_gloo)
+
+    def forked(self) -> None:
+        """Note that this is a child; one whose parent trains is no rank of its own."""
+        self.enabled, self._forked = False, self.step == BEFORE_TRAINING
+
+    def wakes(self) -> bool:
+        """A forked child trains: if it has a sink of its own, it is recorded from here on."""
+        if not self._forked or self.again is None:
+            return False
+        self._forked, self.enabled = False, True
+        self._sink, self._rows = self.again(), []
+        self._local, self._main = threading.local(), threading.get_ident()
+        self.step, self.stage, self.training, self.epoch = BEFORE_TRAINING, "init", False, 0
+        return True
 
     @property
     def muted(self) -> bool:
@@ -348,6 +368,14 @@ def _shown(filename: str) -> str | None:
 
 
 _recorders: list[Recorder] = []
+
+
+def _forked() -> None:
+    for each in _recorders:
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def recording() -> Recorder | None:
