@@ -47,6 +47,7 @@ from tapml.invariants.record import (
     INITIALISE,
     OVERWRITE,
     PARTS,
+    RATE,
     SAVE,
     SCHEDULE,
     SCHEDULED,
@@ -368,6 +369,9 @@ class Instruments:
             place = self._places.setdefault(id(optimizer), len(self._places))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
+            rates = [group.get("lr") for group in optimizer.param_groups]
+            if all(type(rate) is float and rate == 0 for rate in rates):
+                fields[RATE] = True
             # A step that raised may have changed some of them.
             if not self._open_steps and (self._needs is None or self._needs.between):
                 moved = self.variables.moved(before)

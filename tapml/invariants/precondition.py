@@ -18,6 +18,7 @@ from tapml.invariants.record import (
     GRAPH,
     NODE,
     PARTS,
+    RATE,
     SCHEDULED,
     TARGET,
     UNTRACKED,
@@ -32,7 +33,7 @@ _LONGEST_CONSTANT: Final = 40
 # Steps, sizes, places and contents of one run; constants of these would not hold in another.
 _NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights", "missing", PARTS)
 # What a relation of its own looks at is no condition of another.
-_LOOKS: Final = (CHANGED, GRAPH, NODE, SCHEDULED, TARGET, UNTRACKED, UNUSED)
+_LOOKS: Final = (CHANGED, GRAPH, NODE, RATE, SCHEDULED, TARGET, UNTRACKED, UNUSED)
 
 Kind: TypeAlias = Literal["CONSTANT", "CONSISTENT", "UNEQUAL", "EXIST"]
 

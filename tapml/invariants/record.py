@@ -65,6 +65,8 @@ SCHEDULED: Final = "optimizer.steps"
 UNUSED: Final = "unused"
 """The field of an optimizer's ``zero_grad`` with whether it clears gradients that came after its
 step."""
+RATE: Final = "rate.zero"
+"""The field of an optimizer's step whose learning rates are all zero."""
 MODEL: Final = "model.place"
 """The field of a variable's state with the place of its model in its process; -1 without one."""
 OVERWRITE: Final = "torch.nn.Module.__setattr__"

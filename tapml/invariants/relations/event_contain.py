@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import FORWARD, PARTS, STEP, ZERO_GRAD, Record, Window
+from tapml.invariants.record import FORWARD, PARTS, RATE, STEP, ZERO_GRAD, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
 _SHOWN = 5
 _NONZERO, _ZERO = "Parameter.grad becomes nonzero", "Parameter.grad becomes zero"
+_DATA = "Parameter.data changes"
 _GENERIC = (FORWARD, STEP, "torch.nn.modules.container.")
 
 
@@ -54,6 +55,8 @@ class EventContain(Relation):
             if not holds and params["parent"] == ZERO_GRAD and _nothing_to_clear(record):
                 continue
             flat = not holds and params["child"] == _NONZERO and _ZERO in contents
+            # A schedule may begin, or end a cycle, at zero.
+            flat = flat or (not holds and params["child"] == _DATA and RATE in record.fields)
             again = memory.get(record.rank)
             memory[record.rank] = flat
             if flat and not again:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import Record, Window
+from tapml.invariants.record import RATE, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 
@@ -24,7 +24,15 @@ class VarPeriodicChange(Relation):
             yield {"type": "Parameter", "attribute": "data", "held": "optimizer"}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
-        """Each variable of the model after each step but the first."""
+        """Each variable of the model after each step but the first.
+
+        A schedule may begin, or end a cycle, with one step at a rate of zero.
+        """
+        steps = window.calls(STEP)
+        still = bool(steps) and all(RATE in each.fields for each in steps)
+        again, memory["still"] = memory.get("still", False), still
+        if still and not again:
+            return
         for state in window.states:
             fields = state.fields
             mine = _is_loose(state) if "held" in params else fields["in_model"]
