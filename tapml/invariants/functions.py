@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.overrides import (  # type: ignore[attr-defined]
@@ -18,7 +18,6 @@ from torch.overrides import (  # type: ignore[attr-defined]
     _pop_mode_temporarily,
 )
 
-from tapml.invariants.inputs import Inputs
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import BACKWARD, NODE
 from tapml.invariants.recorder import Recorder
@@ -112,6 +111,9 @@ _TERMS: Final = _COMPARED | frozenset(
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
+Looks: TypeAlias = Callable[[str, Sequence[Any], Any], Mapping[str, Any]]
+
+
 class FunctionMode(TorchFunctionMode):
     """Records function calls while it is entered.
 
@@ -121,12 +123,13 @@ class FunctionMode(TorchFunctionMode):
         Takes the calls.
     needs
         What to record; None for all.
-    inputs
-        Compares the targets of losses.
+    looks
+        Looks at a loss before its call, with a result of None, and after it: name, arguments,
+        result. Gives more fields of the call.
     """
 
     def __init__(
-        self, recorder: Recorder, needs: Needs | None = None, inputs: Inputs | None = None
+        self, recorder: Recorder, needs: Needs | None = None, looks: Looks | None = None
     ) -> None:
         super().__init__()
         shared = Shared()
@@ -134,7 +137,7 @@ class FunctionMode(TorchFunctionMode):
         self._gave = summarise_result if needs is None else shared.result
         self._recorder = recorder
         self._needs = needs
-        self._inputs = inputs
+        self._looks = looks
         self._nodes = needs is None or bool(needs.nodes)
         self._only = None if needs is None else needs.functions
         self._whole = frozenset() if needs is None else needs.whole
@@ -181,9 +184,9 @@ class FunctionMode(TorchFunctionMode):
             recorder.touch(name)
             return func(*args, **kwargs)
         fields = self._called(args, kwargs)
-        if name in _COMPARED and self._inputs is not None:
+        if name in _COMPARED and self._looks is not None:
             with recorder.aside():
-                fields = {**fields, **self._inputs.target(name, args, recorder.step)}
+                fields = {**fields, **self._looks(name, args, None)}
         number = recorder.enter(name, fields)
         try:
             result = func(*args, **kwargs)
@@ -191,9 +194,11 @@ class FunctionMode(TorchFunctionMode):
             recorder.leave(number, {"raised": type(error).__name__})
             raise
         fields = self._gave(result)
-        if self._nodes and name in _TERMS and isinstance(result, torch.Tensor):
+        if name in _TERMS and isinstance(result, torch.Tensor):
             with recorder.aside():
-                node = result.grad_fn
+                if self._looks is not None:
+                    self._looks(name, args, result)
+                node = result.grad_fn if self._nodes else None
             fields = fields if node is None else {**fields, NODE: node.name()}
         recorder.leave(number, fields)
         return result

@@ -59,6 +59,7 @@ from tapml.invariants.record import (
     Value,
 )
 from tapml.invariants.recorder import Recorder, current
+from tapml.invariants.scores import Scores
 from tapml.invariants.summaries import (
     Shared,
     digest_of_all,
@@ -107,6 +108,7 @@ class Instruments:
         self._gave = summarise_result if needs is None else shared.result
         self._inputs = Inputs(needs)
         self._left = GradientsLeft()
+        self._scores = Scores() if needs is None or needs.scores else None
         self._mode: FunctionMode | None = None
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
@@ -157,7 +159,7 @@ class Instruments:
                 self._wrap_distributed()
             if self._needs is None or self._needs.functions:
                 self._mode = stack.enter_context(
-                    FunctionMode(self.recorder, self._needs, self._inputs)
+                    FunctionMode(self.recorder, self._needs, self._looks)
                 )
                 stack.callback(self._mode.optimizer_ends)
                 if self._needs is not None:
@@ -166,6 +168,15 @@ class Instruments:
                 stack.callback(setattr, torch.overrides, "has_torch_function", asked)
                 torch.overrides.has_torch_function = seen_by_others(asked)  # type: ignore[assignment]
             yield
+
+    def _looks(self, name: str, args: tuple[Any, ...], result: Any) -> dict[str, Value]:
+        """At a loss, before its call with a result of None, and after it."""
+        if result is None:
+            return self._inputs.target(name, args, self.recorder.step)
+        evaluated = self.recorder.stage == "eval" and not torch.is_grad_enabled()
+        if self._scores is not None and evaluated and result.numel() == 1:
+            self._scores.add(name, float(result), self.variables.left())
+        return {}
 
     def _wrap(self, holder: Any, attribute: str, run: Callable[..., Any]) -> None:
         original = getattr(holder, attribute)
@@ -511,12 +522,13 @@ class Instruments:
         saved = weights_in(args[0] if args else kwargs.get("obj"))
         wanted = self.variables.saved_names()
         fields: dict[str, Value] = {}
-        if saved and saved & wanted:
-            fields = {
-                "weights": True,
-                "missing": sorted(wanted - saved)[:8],
-                "missing.count": len(wanted - saved),
-            }
+        if not wanted.isdisjoint(saved):
+            missing = wanted - saved.keys()
+            fields = {"weights": True, "missing": sorted(missing)[:8]}
+            fields["missing.count"] = len(missing)
+            if self._scores is not None:
+                with self.recorder.aside():
+                    fields |= self._scores.saved(self.variables.digests(saved))
         self._call(SAVE, lambda: original(*args, **kwargs), fields, inside=False)
 
     def _compile(

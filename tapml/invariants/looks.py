@@ -87,12 +87,12 @@ def _mark(parameters: Iterable[torch.Tensor]) -> _Mark | None:
     return None
 
 
-def weights_in(value: Any, depth: int = 0) -> set[str]:
-    """The keys of the largest dictionary of tensors in what a script saves."""
+def weights_in(value: Any, depth: int = 0) -> dict[str, torch.Tensor]:
+    """The largest dictionary of tensors in what a script saves."""
     if not isinstance(value, Mapping) or depth > 3:
-        return set()
+        return {}
     here = {
-        str(key).removeprefix("module.")
+        str(key).removeprefix("module."): each
         for key, each in value.items()
         if isinstance(each, torch.Tensor)
     }

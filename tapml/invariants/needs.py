@@ -41,6 +41,8 @@ class Needs:
         Whether they ask if what a model, or a loss, is given differs from the step before.
     norms
         Whether they ask for norms without statistics in evaluation.
+    scores
+        Whether they compare checkpoints with evaluations.
     nodes
         Kinds of nodes that they look for in the graphs of losses.
     """
@@ -55,6 +57,7 @@ class Needs:
     inputs: bool = False
     fresh: bool = False
     norms: bool = False
+    scores: bool = False
     nodes: frozenset[str] = frozenset()
 
     @property
@@ -93,5 +96,6 @@ def needs_of(invariants: InvariantSet) -> Needs:
         any(known[each.relation].inputs for each in found),
         any(known[each.relation].fresh for each in found),
         any(known[each.relation].norms for each in found),
+        any(known[each.relation].scores for each in found),
         frozenset(each.params["node"] for each in found if "node" in each.params),
     )

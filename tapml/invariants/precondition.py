@@ -14,12 +14,15 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from tapml.invariants.record import (
+    BEST,
     CHANGED,
     GRAPH,
     NODE,
+    OVER,
     PARTS,
     RATE,
     SCHEDULED,
+    SCORE,
     TARGET,
     UNTRACKED,
     UNUSED,
@@ -33,7 +36,19 @@ _LONGEST_CONSTANT: Final = 40
 # Steps, sizes, places and contents of one run; constants of these would not hold in another.
 _NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights", "missing", PARTS)
 # What a relation of its own looks at is no condition of another.
-_LOOKS: Final = (CHANGED, GRAPH, NODE, RATE, SCHEDULED, TARGET, UNTRACKED, UNUSED)
+_LOOKS: Final = (
+    BEST,
+    CHANGED,
+    GRAPH,
+    NODE,
+    OVER,
+    RATE,
+    SCHEDULED,
+    SCORE,
+    TARGET,
+    UNTRACKED,
+    UNUSED,
+)
 
 Kind: TypeAlias = Literal["CONSTANT", "CONSISTENT", "UNEQUAL", "EXIST"]
 

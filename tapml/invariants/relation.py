@@ -67,7 +67,7 @@ class Relation:
         Fields that no precondition of this relation may use: they repeat the rule itself.
     batches
         Whether it reads the digests of a data loader's batches.
-    between, inputs, fresh, norms
+    between, inputs, fresh, norms, scores
         As of :class:`~tapml.invariants.needs.Needs`.
     """
 
@@ -81,6 +81,7 @@ class Relation:
     inputs: ClassVar[bool] = False
     fresh: ClassVar[bool] = False
     norms: ClassVar[bool] = False
+    scores: ClassVar[bool] = False
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Rules that may hold in a run: those it shows at least once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final, TypeAlias
@@ -252,6 +252,20 @@ class Variables:
             return {each.name: self._digest(each.tensor) for each in self.parameters()}
         return self._after
 
+    def left(self) -> dict[str, str]:
+        """The digest of each parameter after the last step: an object of its own for each step."""
+        return self._after
+
+    def digests(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        """Digests of tensors by name, of the kind that parameters have here."""
+        if self._needs is None or self._needs.ranks:
+            return {name: digest(each) for name, each in tensors.items()}
+        views = {name: bits_of(each) for name, each in tensors.items()}
+        return {
+            name: digest(tensors[name]) if view is None else _sum_of(view)
+            for name, view in views.items()
+        }
+
     def let_go(self) -> None:
         """Something may have changed parameters without their versions."""
         self._marks = None
@@ -281,7 +295,7 @@ class Variables:
             if view is None or not place:
                 return digest(tensor)
             self._views[id(tensor)] = place, view
-        return f"{int(view.sum().item()) & _ALL_BITS:016x}"
+        return _sum_of(view)
 
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
@@ -442,6 +456,10 @@ def _compiled(module: torch.nn.Module) -> bool:
     if os.environ.get(EAGER_VARIABLE) == "1":
         return False
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def _sum_of(bits: torch.Tensor) -> str:
+    return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
 
 
 class _Marks:

@@ -52,6 +52,7 @@ def test_models_under_transforms_are_recorded() -> None:
     [
         ("bptt-state-lost", "StateCarried"),
         ("diffusion-one-noise", "TargetsChange"),
+        ("early-stop-last-weights", "BestSaved"),
         ("gan-undetached", "GradientsUsed"),
         ("reinforce-attached", "LossInGraph"),
         ("sam-not-undone", "BetweenSteps"),
