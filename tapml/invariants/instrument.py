@@ -62,6 +62,7 @@ from tapml.invariants.recorder import Recorder, current
 from tapml.invariants.scores import Scores
 from tapml.invariants.summaries import (
     Shared,
+    bits_of,
     digest_of_all,
     parts_of,
     summarise_call,
@@ -174,7 +175,8 @@ class Instruments:
         if result is None:
             return self._inputs.target(name, args, self.recorder.step)
         evaluated = self.recorder.stage == "eval" and not torch.is_grad_enabled()
-        if self._scores is not None and evaluated and result.numel() == 1:
+        plain = type(result) is torch.Tensor and result.numel() == 1
+        if self._scores is not None and evaluated and plain and bits_of(result) is not None:
             self._scores.add(name, float(result), self.variables.left())
         return {}
 

@@ -26,8 +26,10 @@ def graph_of(roots: Any, wanted: Collection[str] | None = None) -> list[str]:
     wanted
         Kinds to look for; the walk ends when all are found. None for all.
     """
-    tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-    waiting = deque(each.grad_fn for each in tensors if each.grad_fn is not None)
+    tensors = list(roots) if isinstance(roots, Sequence) else [roots]
+    # A root may also be an edge of the graph, which has its node.
+    found = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in tensors]
+    waiting = deque(each for each in found if each is not None)
     seen, kinds = set(waiting), dict.fromkeys(())
     missing = None if wanted is None else set(wanted)
     while waiting and (missing is None or missing):
@@ -53,7 +55,9 @@ def untracked_norms(model: torch.nn.Module) -> int:
         if not isinstance(part, _NormBase) or part.num_batches_tracked is None:
             continue
         weight = part.weight
-        if weight is not None and not weight.is_meta and not int(part.num_batches_tracked):
+        # To compare a distributed one, ranks would have to meet.
+        plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and not weight.is_meta
+        if plain and not int(part.num_batches_tracked):
             found += bool((weight.detach() != 1).any())
     return found
 

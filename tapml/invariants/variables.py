@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGE, MODEL, Value
+from tapml.invariants.record import CHANGE, MODEL, ROUNDED, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError, SetupError
@@ -406,6 +406,7 @@ class Variables:
             self._gradient(tensor)[0] if asked else "",
             changed,
             unused,
+            changed is False and _rounding(tensor),
         )
         if not attributes and (found := self._shared.get(key)) is not None:
             return found
@@ -426,6 +427,8 @@ class Variables:
             fields["changed"] = changed
         if unused:
             fields["grad_unused"] = True
+        if key[-1]:
+            fields[ROUNDED] = True
         for name, value in attributes.items():
             if not name.startswith("_") and isinstance(value, bool | int | str):
                 fields[f"attr.{name}"] = value
@@ -544,6 +547,18 @@ def _gradient(tensor: torch.Tensor) -> _Gradient:
     first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
     state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
     return state, *mark[1:]
+
+
+def _rounding(tensor: torch.Tensor) -> bool:
+    """Whether a gradient is what rounding leaves of zero, as of a bias before a BatchNorm."""
+    gradient = tensor.grad if tensor.is_leaf else None
+    if gradient is None or type(gradient) not in _PLAIN or not gradient.is_floating_point():
+        return False
+    if gradient.layout != torch.strided or not gradient.numel():
+        return False
+    largest = float(gradient.detach().abs().max())
+    least = torch.finfo(gradient.dtype).eps * max(float(tensor.detach().abs().max()), 1.0)
+    return 0 < largest <= least
 
 
 def _mark(tensor: torch.Tensor) -> _Gradient:

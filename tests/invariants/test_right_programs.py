@@ -84,6 +84,16 @@ def plain(*, steps: int = 20, hurt: Sequence[int] = (), still: Sequence[int] = (
                 each.data.mul_(0.5)
 
 
+def normed(*, share: float = 1.0) -> None:
+    """A bias gets a share of its gradients: rounding errors alone, as before a BatchNorm."""
+    model = nn.Linear(8, 1)
+    nn.init.ones_(model.bias)
+    model.bias.register_hook(lambda gradient: gradient * share)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for _ in range(6):
+        descend(optimizer, model(torch.randn(6, 8)).square().mean())
+
+
 def adversarial(*, steps: int = 20, clip: bool = False, hurt: bool = False) -> None:
     """A WGAN whose critic is clipped, or changed before the generator steps."""
     generator, critic = Net(4, 8), Critic(8, 1)
@@ -197,6 +207,7 @@ def reports(
         (sequences, partial(sequences, lengths=(2, 1, 1, 2))),
         (experts, partial(experts, chosen=(0, 1, 2, 3))),
         (plain, partial(plain, still=[0, 9])),
+        (normed, partial(normed, share=1e-12)),
     ],
     ids=[
         "series",
@@ -207,6 +218,7 @@ def reports(
         "one-chunk",
         "expert",
         "rate-of-zero",
+        "bias-before-a-norm",
     ],
 )
 def test_a_right_program_violates_nothing(

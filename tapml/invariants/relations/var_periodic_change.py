@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import RATE, STEP, Record, Window
+from tapml.invariants.record import RATE, ROUNDED, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 
@@ -36,7 +36,8 @@ class VarPeriodicChange(Relation):
         for state in window.states:
             fields = state.fields
             mine = _is_loose(state) if "held" in params else fields["in_model"]
-            if fields["type"] == params["type"] and mine and "changed" in fields:
+            rounded = ROUNDED in fields
+            if fields["type"] == params["type"] and mine and "changed" in fields and not rounded:
                 holds = bool(fields["changed"])
                 found = "" if holds else f"{state.name} kept its value (digest {state.digest[:8]})"
                 yield Example(holds, (state,), state.name, found)
