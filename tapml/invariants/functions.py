@@ -148,6 +148,7 @@ class FunctionMode(TorchFunctionMode):
         self._deaf: AbstractContextManager[None] | None = None
         self._names: dict[Any, str] = dict.fromkeys(_ROUND, _ASIDE)
         self._places: set[int] = set()
+        self._noded: dict[tuple[int, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
@@ -195,13 +196,31 @@ class FunctionMode(TorchFunctionMode):
             raise
         fields = self._gave(result)
         if name in _TERMS and isinstance(result, torch.Tensor):
-            with recorder.aside():
-                if self._looks is not None:
-                    self._looks(name, args, result)
-                node = result.grad_fn if self._nodes else None
-            fields = fields if node is None else {**fields, NODE: node.name()}
+            fields = self._of_term(name, args, result, fields)
         recorder.leave(number, fields)
         return result
+
+    def _of_term(
+        self, name: str, args: Sequence[Any], result: torch.Tensor, fields: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The fields of a loss; in a watched run, equal ones are one object."""
+        if self._looks is not None and not torch.is_grad_enabled():
+            with self._recorder.aside():
+                self._looks(name, args, result)
+        # Here this mode is off the stack.
+        node = result.grad_fn if self._nodes else None
+        if node is None:
+            return fields
+        key = id(fields), node.name()
+        if self._needs is None or key not in self._noded:
+            whole = {**fields, NODE: node.name()}
+            if self._needs is None:
+                return whole
+            if len(self._noded) >= _PLACES:
+                self._noded.clear()
+            # It keeps the fields, and so their identity.
+            self._noded[key] = fields, whole
+        return self._noded[key][1]
 
     def versions_tell(self, storages: set[int]) -> bool:
         """Whether a tensor in these storages changes only with its version.

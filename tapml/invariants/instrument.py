@@ -423,7 +423,8 @@ class Instruments:
             recorder.leave(self._inner.pop(id(optimizer)), {})
             self.variables.note_step(recorder, before)
             recorder.leave(number, {})
-            self._left.keep(optimizer, parameters_of(optimizer))
+            held = (each for group in optimizer.param_groups for each in group["params"])
+            self._left.keep(optimizer, held)
             # Several optimizers take turns in one step; one that comes again begins another.
             begins = not self._turns or id(optimizer) in self._turns
             self._turns = {id(optimizer)} | (set() if begins else self._turns)

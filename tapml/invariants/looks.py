@@ -104,7 +104,7 @@ def weights_in(value: Any, depth: int = 0) -> dict[str, torch.Tensor]:
     return max([here, *below], key=len)
 
 
-def parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> Sequence[torch.Tensor]:
+def parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> list[torch.Tensor]:
     """The parameters that a module has, or an optimizer holds."""
     if isinstance(owner, torch.nn.Module):
         return list(owner.parameters())
