@@ -121,7 +121,13 @@ class _Parser(argparse.ArgumentParser):
 class _Version(argparse.Action):
     """Says the version. To find it takes longer than a short command runs."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> NoReturn:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
         print(f"tapml {package_version('tapml') or '(not installed)'}")
         parser.exit()
 

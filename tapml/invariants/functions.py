@@ -194,10 +194,10 @@ class FunctionMode(TorchFunctionMode):
         except BaseException as error:
             recorder.leave(number, {"raised": type(error).__name__})
             raise
-        fields = self._gave(result)
+        gave: Mapping[str, Any] = self._gave(result)
         if name in _TERMS and isinstance(result, torch.Tensor):
-            fields = self._of_term(name, args, result, fields)
-        recorder.leave(number, fields)
+            gave = self._of_term(name, args, result, gave)
+        recorder.leave(number, gave)
         return result
 
     def _of_term(

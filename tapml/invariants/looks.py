@@ -30,7 +30,7 @@ def graph_of(roots: Any, wanted: Collection[str] | None = None) -> list[str]:
     # A root may also be an edge of the graph, which has its node.
     found = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in tensors]
     waiting = deque(each for each in found if each is not None)
-    seen, kinds = set(waiting), dict.fromkeys(())
+    seen, kinds = set(waiting), dict[str, None]()
     missing = None if wanted is None else set(wanted)
     while waiting and (missing is None or missing):
         if len(seen) > _NODES:

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGE, MODEL, ROUNDED, Value
+from tapml.invariants.record import CHANGE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError, SetupError
@@ -361,7 +361,7 @@ class Variables:
         # A tied parameter has several names.
         before, self._last = self._last, {}
         left, self._left = self._left, {}
-        states = []
+        states: list[tuple[str, Fields, str]] = []
         for each in variables:
             last, now = before.get(id(each.tensor)), self._after.get(each.name)
             now = self._last[id(each.tensor)] = now or self._digest(each.tensor)

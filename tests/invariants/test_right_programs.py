@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,8 @@ def normed(*, share: float = 1.0) -> None:
     """A bias gets a share of its gradients: rounding errors alone, as before a BatchNorm."""
     model = nn.Linear(8, 1)
     nn.init.ones_(model.bias)
-    model.bias.register_hook(lambda gradient: gradient * share)
+    bias: Any = model.bias
+    bias.register_hook(lambda gradient: gradient * share)
     optimizer = torch.optim.SGD(model.parameters(), 1e-2)
     for _ in range(6):
         descend(optimizer, model(torch.randn(6, 8)).square().mean())
