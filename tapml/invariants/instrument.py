@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
@@ -118,6 +118,7 @@ class Instruments:
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
         self._places: dict[int, int] = {}
+        self._stepped: set[int] = set()
         self._gathering: set[type[torch.optim.Optimizer]] = set()
 
     @contextmanager
@@ -170,7 +171,7 @@ class Instruments:
                 torch.overrides.has_torch_function = seen_by_others(asked)  # type: ignore[assignment]
             yield
 
-    def _looks(self, name: str, args: tuple[Any, ...], result: Any) -> dict[str, Value]:
+    def _looks(self, name: str, args: Sequence[Any], result: Any) -> dict[str, Value]:
         """At a loss, before its call with a result of None, and after it."""
         if result is None:
             return self._inputs.target(name, args, self.recorder.step)
@@ -245,7 +246,9 @@ class Instruments:
         with self.recorder.mute():
             fields = summarise_call(given, kwargs)
         if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
-            fields[SCHEDULED] = id(getattr(args[0], "optimizer", None)) in self._places
+            # A wrapper of an optimizer has the groups of the one inside it.
+            groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
+            fields[SCHEDULED] = not self._stepped.isdisjoint(map(id, groups))
         return self._call(name, lambda: original(*args, **kwargs), fields, inside=name not in MUTED)
 
     # Modules
@@ -380,6 +383,7 @@ class Instruments:
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
             place = self._places.setdefault(id(optimizer), len(self._places))
+            self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
             rates = [group.get("lr") for group in optimizer.param_groups]

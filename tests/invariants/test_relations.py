@@ -14,6 +14,7 @@ from tapml.invariants import set_meta, watch
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.invariant import FORMAT, Invariant, InvariantSet, merged
+from tapml.invariants.precondition import ALWAYS
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
@@ -722,7 +723,7 @@ def test_a_place_of_values_that_the_script_keeps_is_looked_at_in_each_step() -> 
 def test_merged_sets_take_the_widest_bound() -> None:
     def set_of(first: str, runs: int) -> InvariantSet:
         params = {"feature": "load", "by": first}
-        rule = Invariant("UsedInEveryRun", params, [[]], runs, runs)
+        rule = Invariant("UsedInEveryRun", params, ALWAYS, runs, runs)
         return InvariantSet(FORMAT, ["run"] * runs, [rule])
 
     found = merged([set_of("5", 1), set_of("3", 2), set_of("4", 1)])
