@@ -76,6 +76,7 @@ class Variables:
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
+        self._unnamed: dict[int, str] = {}
         self._marks: _Marks | None = None
         self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
@@ -249,7 +250,12 @@ class Variables:
             return self._after
         # What goes round the version counter, such as ``tensor.data``, digests alone see.
         if self._marks is None or not self._marks.hold(self.parameters(), self.versions_tell):
-            return {each.name: self._digest(each.tensor) for each in self.parameters()}
+            found = {each.name: self._digest(each.tensor) for each in self.parameters()}
+            # A closure inside the first step may be the first to run the model, which names them.
+            self._unnamed = {
+                id(each.tensor): found[each.name] for each in self.parameters() if not each.in_model
+            }
+            return found
         return self._after
 
     def left(self) -> dict[str, str]:
@@ -336,6 +342,11 @@ class Variables:
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""
         after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
+        if self._unnamed:
+            known = {id(each.tensor): each.name for each in self.parameters()}
+            moved = {known[key]: was for key, was in self._unnamed.items() if key in known}
+            before = {**before, **moved}
+            self._unnamed = {}
         if self._needs is not None:
             if self._needs.between and self.versions_tell is not None:
                 self._marks = _Marks.of(self.parameters())

@@ -751,6 +751,35 @@ def test_preconditions_say_when_a_rule_applies() -> None:
     assert found.endswith("at least one Parameter becomes nonzero, if phase is 'main'.")
 
 
+def test_the_first_step_of_a_closure_keeps_what_loops_show() -> None:
+    def train(*, closure: bool = False) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        kind = torch.optim.LBFGS if closure else torch.optim.SGD
+        optimizer = kind(model.parameters(), lr=0.1)
+        rows = torch.randn(4, 6, 4)
+        step = 0
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            found: torch.Tensor = model(rows[step]).square().mean()
+            found.backward()  # type: ignore[no-untyped-call]
+            return found
+
+        for step in range(4):  # noqa: B007 - the closure reads it
+            if closure:
+                optimizer.step(loss)
+            else:
+                loss()
+                optimizer.step()
+
+    learned = infer([run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(closure=True)
+    found = [each for cause in watched.report().causes for each in cause.findings]
+    assert [(each.invariant.text, each.first.found) for each in found] == []
+
+
 def test_gradients_need_not_be_there_before_the_first_backward_call() -> None:
     def train(*, first: bool = False) -> None:
         model = nn.Linear(4, 1)

@@ -121,6 +121,11 @@ class APISequence(Relation):
                         decided = needed != ZERO_GRAD or state.stepped
                         if state.rhythm is None:
                             state.rhythm = state.came or needed != SCHEDULE
+                    # A closure makes its calls inside the step.
+                    inside = asked == STEP and any(
+                        each.name == needed and each.parent >= record.id for each in process
+                    )
+                    decided = decided and (state.came or not inside)
                     if decided and state.rhythm is not False and (state.known or needed in _ALWAYS):
                         records = (state.last or record, record)
                         found = "" if state.came else self._said(params, state.last)
