@@ -756,7 +756,7 @@ def test_the_first_step_of_a_closure_keeps_what_loops_show() -> None:
         torch.manual_seed(0)
         model = nn.Linear(4, 1)
         kind = torch.optim.LBFGS if closure else torch.optim.SGD
-        optimizer = kind(model.parameters(), lr=0.1)
+        optimizer: Any = kind(model.parameters(), lr=0.1)
         rows = torch.randn(4, 6, 4)
         step = 0
 
