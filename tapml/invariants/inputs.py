@@ -25,6 +25,8 @@ class Inputs:
     def __init__(self, needs: Needs | None) -> None:
         self._off = needs is not None and not needs.inputs
         self._stale = needs is not None and not needs.fresh
+        # That an input differed once is all that a whole run is asked.
+        self._once = needs is not None and not needs.targets
         self._first: WeakKeyDictionary[torch.nn.Module, tuple[int, _Marks]] = WeakKeyDictionary()
         self._changes = 0
         self._targets: dict[str, tuple[int, _Marks, int]] = {}
@@ -41,6 +43,8 @@ class Inputs:
         return fresh if self._off else {**fresh, **self._beside(module, args, step)}
 
     def _fresh(self, module: torch.nn.Module, args: Any, step: int) -> dict[str, Value]:
+        if self._once and self._changes:
+            return {}
         before = self._first.get(module)
         if before is not None and before[0] == step:
             return {}

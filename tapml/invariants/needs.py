@@ -39,6 +39,8 @@ class Needs:
         Whether they compare what a model is given with what it was given or gave before.
     fresh
         Whether they ask if what a model, or a loss, is given differs from the step before.
+    targets
+        Whether they compare targets with those of the step before, where inputs differ.
     norms
         Whether they ask for norms without statistics in evaluation.
     scores
@@ -56,6 +58,7 @@ class Needs:
     between: bool = False
     inputs: bool = False
     fresh: bool = False
+    targets: bool = False
     norms: bool = False
     scores: bool = False
     nodes: frozenset[str] = frozenset()
@@ -95,6 +98,7 @@ def needs_of(invariants: InvariantSet) -> Needs:
         any(known[each.relation].between for each in found),
         any(known[each.relation].inputs for each in found),
         any(known[each.relation].fresh for each in found),
+        any(known[each.relation].targets for each in found),
         any(known[each.relation].norms for each in found),
         any(known[each.relation].scores for each in found),
         frozenset(each.params["node"] for each in found if "node" in each.params),

@@ -67,7 +67,7 @@ class Relation:
         Fields that no precondition of this relation may use: they repeat the rule itself.
     batches
         Whether it reads the digests of a data loader's batches.
-    between, inputs, fresh, norms, scores
+    between, inputs, fresh, targets, norms, scores
         As of :class:`~tapml.invariants.needs.Needs`.
     """
 
@@ -80,6 +80,7 @@ class Relation:
     between: ClassVar[bool] = False
     inputs: ClassVar[bool] = False
     fresh: ClassVar[bool] = False
+    targets: ClassVar[bool] = False
     norms: ClassVar[bool] = False
     scores: ClassVar[bool] = False
 

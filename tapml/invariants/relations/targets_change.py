@@ -16,7 +16,7 @@ class TargetsChange(Relation):
 
     name = "TargetsChange"
     structural = True
-    fresh = True
+    fresh = targets = True
     least = 3
     avoided = ("",)
     apis = ("api",)
