@@ -204,15 +204,18 @@ def _add_command(parser: argparse.ArgumentParser, name: str, meaning: str) -> No
 
 
 def _import_pyarrow() -> None:
-    """Import it without NumPy: no trace needs that, and it takes longer than pyarrow itself."""
+    """Import it without what no trace needs: NumPy takes longer than pyarrow itself."""
+    aside = [name for name in ("numpy", "cloudpickle") if name not in sys.modules]
     if "numpy" in sys.modules or "pyarrow" in sys.modules:
         return
     # The import system takes None for a package that is not installed.
-    sys.modules["numpy"] = None  # type: ignore[assignment]
+    for name in aside:
+        sys.modules[name] = None  # type: ignore[assignment]
     try:
         import_module("pyarrow")
     finally:
-        del sys.modules["numpy"]
+        for name in aside:
+            del sys.modules[name]
 
 
 def _collect(arguments: argparse.Namespace) -> int:
@@ -232,7 +235,7 @@ def _collect(arguments: argparse.Namespace) -> int:
             counted(trace.rows, "row"),
         )
         print(f"{arguments.trace}: {', '.join(parts)}")
-    return EXIT_USAGE if collected.exit_code or trace is None else 0
+    return EXIT_USAGE if collected.exit_code or trace is None or not trace.steps else 0
 
 
 def _tell_end(command: list[str], collected: Collected) -> None:
@@ -244,6 +247,12 @@ def _tell_end(command: list[str], collected: Collected) -> None:
         print(
             f"tapml: {shown} made no training step: expected a model's forward call and "
             "optimizer.step() in a Python process with PyTorch",
+            file=sys.stderr,
+        )
+    elif not collected.trace.steps:
+        print(
+            f"tapml: {shown} ran a model and completed no training step: expected optimizer.step() "
+            "of a torch.optim.Optimizer, whose calls are the steps",
             file=sys.stderr,
         )
 

@@ -118,6 +118,20 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}.{hint} See `{self.prog} --help`.\n")
 
 
+class _Version(argparse.Action):
+    """Says the version. To find it takes longer than a short command runs."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        print(f"tapml {package_version('tapml') or '(not installed)'}")
+        parser.exit()
+
+
 def make_parser(command: str = "") -> argparse.ArgumentParser:
     """Build the command line's parser: of one command, or of all.
 
@@ -128,8 +142,7 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
         description="Move a model to a new device, one operator at a time, and show that it works.",
         epilog=_EPILOG,
     )
-    number = package_version("tapml") or "(not installed)"
-    parser.add_argument("--version", action="version", version=f"tapml {number}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     parser.add_argument(
         "--debug", action="store_true", help="show the traceback of an error as well"
     )

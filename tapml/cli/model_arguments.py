@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tapml.session.settings import Settings
 from tapml_targets.errors import InputError
+
+if TYPE_CHECKING:
+    from tapml.session.settings import Settings
 
 N = TypeVar("N", int, float)
 
 DEFAULT_MODEL: Final = "pydoc-llama"
-_DEFAULTS: Final = Settings(model=DEFAULT_MODEL, target="")
+
+
+@cache
+def _defaults() -> Settings:
+    from tapml.session.settings import Settings
+
+    return Settings(model=DEFAULT_MODEL, target="")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,13 +80,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="number of the model's own prompts to use if none is given "
-        f"(default: {_DEFAULTS.prompt_count})",
+        f"(default: {_defaults().prompt_count})",
     )
     group.add_argument(
         "--new-tokens",
         type=positive,
         metavar="N",
-        help=f"decode steps per prompt (default: {_DEFAULTS.new_tokens})",
+        help=f"decode steps per prompt (default: {_defaults().new_tokens})",
     )
 
 

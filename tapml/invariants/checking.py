@@ -12,7 +12,7 @@ import msgspec
 from tapml.durable.strict_json import to_strict
 from tapml.invariants.invariant import Invariant, InvariantSet
 from tapml.invariants.precondition import ALWAYS, applies, text_of
-from tapml.invariants.record import BEFORE_TRAINING, FORWARD, Record, Window, windows_of
+from tapml.invariants.record import BEFORE_TRAINING, FORWARD, GRAPH, Record, Window, windows_of
 from tapml.invariants.relation import Memory, Relation, relations, short_name
 from tapml.invariants.trace import Trace
 from tapml.runs.wording import counted
@@ -230,7 +230,9 @@ _Examined = tuple[_Test, int, list[Violation]]
 
 
 def _violation(record: Record, subject: str, found: str) -> Violation:
-    values = dict(list(record.fields.items())[:_VALUES])
+    # The graph of a loss is long, and says nothing about other rules.
+    shown = [(name, value) for name, value in record.fields.items() if name != GRAPH]
+    values = dict(shown[:_VALUES])
     return Violation(record.step, record.rank, subject, record.source, found, values)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.overrides import (  # type: ignore[attr-defined]
@@ -19,7 +19,7 @@ from torch.overrides import (  # type: ignore[attr-defined]
 )
 
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import BACKWARD
+from tapml.invariants.record import BACKWARD, NODE
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import Shared, summarise_call, summarise_result
 
@@ -67,8 +67,51 @@ _QUERIES: Final = frozenset(
 _WRAPPED: Final = frozenset({BACKWARD})
 
 
+# They give a place of a tensor's values where a change does not raise its version.
+_ROUND: Final = (
+    torch.Tensor.data.__get__,  # type: ignore[attr-defined]
+    torch.Tensor.data.__set__,  # type: ignore[attr-defined]
+    torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+    torch.Tensor.data_ptr,
+    torch.Tensor.numpy,
+    torch.Tensor.storage,
+    torch.Tensor.untyped_storage,
+)
+_ASIDE: Final = " "
+"""What such a function is called here; no API has this name."""
+_PLACES: Final = 4096
+
+# Losses with a target of numbers, and what losses are made of.
+_COMPARED: Final = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in [
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "huber_loss",
+        "l1_loss",
+        "mse_loss",
+        "smooth_l1_loss",
+    ]
+)
+_TERMS: Final = _COMPARED | frozenset(
+    [
+        "torch.Tensor.gather",
+        "torch.gather",
+        "torch.nn.functional.cross_entropy",
+        "torch.nn.functional.kl_div",
+        "torch.nn.functional.logsigmoid",
+        "torch.nn.functional.nll_loss",
+        "torch.nn.functional.softplus",
+        "torch.nn.functional.triplet_margin_loss",
+    ]
+)
+
 # Others have functions of their own, which must run.
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+Looks: TypeAlias = Callable[[str, Sequence[Any], Any], Mapping[str, Any]]
 
 
 class FunctionMode(TorchFunctionMode):
@@ -80,15 +123,22 @@ class FunctionMode(TorchFunctionMode):
         Takes the calls.
     needs
         What to record; None for all.
+    looks
+        Looks at a loss before its call, with a result of None, and after it: name, arguments,
+        result. Gives more fields of the call.
     """
 
-    def __init__(self, recorder: Recorder, needs: Needs | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder, needs: Needs | None = None, looks: Looks | None = None
+    ) -> None:
         super().__init__()
         shared = Shared()
         self._called = summarise_call if needs is None else shared.call
         self._gave = summarise_result if needs is None else shared.result
         self._recorder = recorder
         self._needs = needs
+        self._looks = looks
+        self._nodes = needs is None or bool(needs.nodes)
         self._only = None if needs is None else needs.functions
         self._whole = frozenset() if needs is None else needs.whole
         # Of an optimizer step in which it may stop listening: what it still waits for.
@@ -96,7 +146,9 @@ class FunctionMode(TorchFunctionMode):
         self._listened: dict[str, set[str]] = {}
         self._silent: set[str] = set()
         self._deaf: AbstractContextManager[None] | None = None
-        self._names: dict[Any, str] = {}
+        self._names: dict[Any, str] = dict.fromkeys(_ROUND, _ASIDE)
+        self._places: set[int] = set()
+        self._noded: dict[tuple[int, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
@@ -114,6 +166,9 @@ class FunctionMode(TorchFunctionMode):
         # Most calls read an attribute.
         if name == "":
             return func(*args, **kwargs)
+        if name is _ASIDE:
+            self._looked(args[0])
+            return func(*args, **kwargs)
         recorder = self._recorder
         if self._awaited is not None and name is not None and name not in self._whole:
             self._hears_in_step(name)
@@ -129,14 +184,55 @@ class FunctionMode(TorchFunctionMode):
         if self._needs is not None and name not in self._whole:
             recorder.touch(name)
             return func(*args, **kwargs)
-        number = recorder.enter(name, self._called(args, kwargs))
+        fields = self._called(args, kwargs)
+        if name in _COMPARED and self._looks is not None:
+            with recorder.aside():
+                fields = {**fields, **self._looks(name, args, None)}
+        number = recorder.enter(name, fields)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
             recorder.leave(number, {"raised": type(error).__name__})
             raise
-        recorder.leave(number, self._gave(result))
+        gave: Mapping[str, Any] = self._gave(result)
+        if name in _TERMS and isinstance(result, torch.Tensor):
+            gave = self._of_term(name, args, result, gave)
+        recorder.leave(number, gave)
         return result
+
+    def _of_term(
+        self, name: str, args: Sequence[Any], result: torch.Tensor, fields: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The fields of a loss; in a watched run, equal ones are one object."""
+        if self._looks is not None and not torch.is_grad_enabled():
+            with self._recorder.aside():
+                self._looks(name, args, result)
+        # Here this mode is off the stack.
+        node = result.grad_fn if self._nodes else None
+        if node is None:
+            return fields
+        key = id(fields), node.name()
+        if self._needs is None or key not in self._noded:
+            whole = {**fields, NODE: node.name()}
+            if self._needs is None:
+                return whole
+            if len(self._noded) >= _PLACES:
+                self._noded.clear()
+            # It keeps the fields, and so their identity.
+            self._noded[key] = fields, whole
+        return self._noded[key][1]
+
+    def versions_tell(self, storages: set[int]) -> bool:
+        """Whether a tensor in these storages changes only with its version.
+
+        Not if the script has taken another way to its values, which it may keep.
+        """
+        return len(self._places) < _PLACES and self._places.isdisjoint(storages)
+
+    def _looked(self, tensor: torch.Tensor) -> None:
+        with torch._C.DisableTorchFunction():
+            if len(self._places) < _PLACES and type(tensor) in _PLAIN:
+                self._places.add(tensor.untyped_storage().data_ptr())
 
     def _hears_in_step(self, name: str) -> None:
         """An optimizer step that may stop being heard calls a function: seen once is enough."""

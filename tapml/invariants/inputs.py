@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import MANY, REPEATED, WITHOUT, Value
-from tapml.invariants.summaries import digests_of
+from tapml.invariants.record import CHANGED, MANY, REPEATED, TARGET, WITHOUT, Value
+from tapml.invariants.summaries import bits_of, digest, digests_of, has_fractions, tensors_in
 
 
 class Inputs:
@@ -23,6 +24,12 @@ class Inputs:
 
     def __init__(self, needs: Needs | None) -> None:
         self._off = needs is not None and not needs.inputs
+        self._stale = needs is not None and not needs.fresh
+        # That an input differed once is all that a whole run is asked.
+        self._once = needs is not None and not needs.targets
+        self._first: WeakKeyDictionary[torch.nn.Module, tuple[int, _Marks]] = WeakKeyDictionary()
+        self._changes = 0
+        self._targets: dict[str, tuple[int, _Marks, int]] = {}
         self._step = -1
         self._seen: WeakKeyDictionary[torch.nn.Module, set[tuple[str, ...]]] = WeakKeyDictionary()
         self._results: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
@@ -30,8 +37,38 @@ class Inputs:
 
     def given(self, module: torch.nn.Module, args: tuple[Any, ...], step: int) -> dict[str, Value]:
         """The fields of a call: none in evaluation, and none where there was no call before."""
-        if self._off or not module.training or not torch.is_grad_enabled():
+        if not module.training or not torch.is_grad_enabled():
             return {}
+        fresh = {} if self._stale else self._fresh(module, args, step)
+        return fresh if self._off else {**fresh, **self._beside(module, args, step)}
+
+    def _fresh(self, module: torch.nn.Module, args: Any, step: int) -> dict[str, Value]:
+        if self._once and self._changes:
+            return {}
+        before = self._first.get(module)
+        if before is not None and before[0] == step:
+            return {}
+        now = _marks(args)
+        self._first[module] = step, now
+        if before is None or not now:
+            return {}
+        self._changes += now != before[1]
+        return {CHANGED: now != before[1]}
+
+    def target(self, loss: str, args: Sequence[Any], step: int) -> dict[str, Value]:
+        """The fields of a call of a loss with a target as its second argument."""
+        known = self._targets.get(loss)
+        target = args[1] if len(args) > 1 else None
+        unseen = self._stale or not torch.is_grad_enabled() or (known and known[0] == step)
+        if unseen or not isinstance(target, torch.Tensor) or not has_fractions(target):
+            return {}
+        now = _marks((target,))
+        self._targets[loss] = step, now, self._changes
+        if known is None or known[2] == self._changes:
+            return {}
+        return {TARGET: now != known[1]}
+
+    def _beside(self, module: torch.nn.Module, args: Any, step: int) -> dict[str, Value]:
         if step != self._step:
             self._step = step
             self._seen.clear()
@@ -56,3 +93,15 @@ class Inputs:
             return
         found = {each for each in digests_of(result) if each}
         self._results[module] = found
+
+
+_Marks = tuple[object, ...]
+
+
+def _marks(value: Any) -> _Marks:
+    """What differs where tensors do; a sum does not see their order."""
+    marks: list[object] = []
+    for each in tensors_in(value):
+        bits = bits_of(each)
+        marks.append(digest(each) if bits is None else (each.shape, int(bits.sum().item())))
+    return tuple(marks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final
 
@@ -30,77 +30,54 @@ from torch.utils.data import dataloader
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.functions import FunctionMode, seen_by_others
 from tapml.invariants.inputs import Inputs
+from tapml.invariants.looks import (
+    GradientsLeft,
+    graph_of,
+    parameters_of,
+    untracked_norms,
+    weights_in,
+)
 from tapml.invariants.modules import is_model, module_name, parts_of_module
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
     FORWARD,
+    GRAPH,
     INITIALISE,
     OVERWRITE,
     PARTS,
+    RATE,
     SAVE,
+    SCHEDULE,
+    SCHEDULED,
     STEP,
+    UNTRACKED,
+    UNUSED,
     VARIABLE,
     ZERO_GRAD,
     Value,
 )
 from tapml.invariants.recorder import Recorder, current
+from tapml.invariants.scores import Scores
 from tapml.invariants.summaries import (
     Shared,
+    bits_of,
     digest_of_all,
     parts_of,
     summarise_call,
     summarise_result,
 )
 from tapml.invariants.variables import Variables
+from tapml.invariants.wrapped import (
+    COLLECTIVES,
+    INITIALISERS,
+    MUTED,
+    NOTED,
+    PEER,
+    SCHEDULERS,
+)
 from tapml_targets.errors import SetupError
-
-COLLECTIVES: Final = [
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "batch_isend_irecv",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "irecv",
-    "isend",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "send",
-]
-
-# Functions whose calls are recorded: (the holder's name, the attribute, the recorded name).
-_NOTED: Final = (
-    ("torch.nn.utils", "clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
-    ("torch.nn.utils", "clip_grad_value_", "torch.nn.utils.clip_grad_value_"),
-    ("torch.nn.Module", "train", "torch.nn.Module.train"),
-    ("torch.nn.Module", "load_state_dict", "torch.nn.Module.load_state_dict"),
-    ("torch.nn.Module", "to", "torch.nn.Module.to"),
-    ("torch.optim.lr_scheduler.LRScheduler", "step", "torch.optim.lr_scheduler.LRScheduler.step"),
-    ("torch.amp.GradScaler", "scale", "torch.amp.GradScaler.scale"),
-    ("torch.amp.GradScaler", "unscale_", "torch.amp.GradScaler.unscale_"),
-    ("torch.amp.GradScaler", "step", "torch.amp.GradScaler.step"),
-    ("torch.amp.GradScaler", "update", "torch.amp.GradScaler.update"),
-)
-
-# They call functions for every tensor of a model.
-_MUTED: Final = ("torch.nn.Module.load_state_dict", "torch.nn.Module.to")
-
-_INITIALISERS: Final = tuple(
-    name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")
-)
-
-# The argument that names the other rank of a message.
-_PEER: Final = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
 
 
 class Instruments:
@@ -131,6 +108,8 @@ class Instruments:
         self._called = summarise_call if needs is None else shared.call
         self._gave = summarise_result if needs is None else shared.result
         self._inputs = Inputs(needs)
+        self._left = GradientsLeft()
+        self._scores = Scores() if needs is None or needs.scores else None
         self._mode: FunctionMode | None = None
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
@@ -139,6 +118,7 @@ class Instruments:
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
         self._places: dict[int, int] = {}
+        self._stepped: set[int] = set()
         self._gathering: set[type[torch.optim.Optimizer]] = set()
 
     @contextmanager
@@ -168,28 +148,46 @@ class Instruments:
             self._wrap(torch, "compile", self._compile)
             self._wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
             self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
-            for holder, attribute, name in _NOTED:
+            for holder, attribute, name in NOTED:
                 self._wrap(_found(holder), attribute, functools.partial(self._noted, name))
-            for name in _INITIALISERS:
+            for name in SCHEDULERS:
+                holder = f"torch.optim.lr_scheduler.{name}"
+                self._wrap(_found(holder), "step", functools.partial(self._noted, SCHEDULE))
+            for name in INITIALISERS:
                 run = functools.partial(self._initialise, name)
                 self._wrap(torch.nn.init, name, run)
             self._wrap(torch.nn.Module, "__setattr__", self._set_attribute)
             if torch.distributed.is_available():
                 self._wrap_distributed()
             if self._needs is None or self._needs.functions:
-                self._mode = stack.enter_context(FunctionMode(self.recorder, self._needs))
+                self._mode = stack.enter_context(
+                    FunctionMode(self.recorder, self._needs, self._looks)
+                )
                 stack.callback(self._mode.optimizer_ends)
+                if self._needs is not None:
+                    self.variables.versions_tell = self._mode.versions_tell
                 asked = torch.overrides.has_torch_function
                 stack.callback(setattr, torch.overrides, "has_torch_function", asked)
                 torch.overrides.has_torch_function = seen_by_others(asked)  # type: ignore[assignment]
             yield
+
+    def _looks(self, name: str, args: Sequence[Any], result: Any) -> dict[str, Value]:
+        """At a loss, before its call with a result of None, and after it."""
+        if result is None:
+            return self._inputs.target(name, args, self.recorder.step)
+        evaluated = self.recorder.stage == "eval" and not torch.is_grad_enabled()
+        plain = type(result) is torch.Tensor and result.numel() == 1
+        if self._scores is not None and evaluated and plain and bits_of(result) is not None:
+            self._scores.add(name, float(result), self.variables.left())
+        return {}
 
     def _wrap(self, holder: Any, attribute: str, run: Callable[..., Any]) -> None:
         original = getattr(holder, attribute)
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if self.recorder.muted:
+            joins = attribute == "init_process_group"
+            if self.recorder.muted and not (joins and self.recorder.wakes()):
                 return original(*args, **kwargs)
             return run(original, args, kwargs)
 
@@ -247,9 +245,11 @@ class Instruments:
         given = args[1:] if not name.startswith("torch.nn.utils") else args
         with self.recorder.mute():
             fields = summarise_call(given, kwargs)
-        return self._call(
-            name, lambda: original(*args, **kwargs), fields, inside=name not in _MUTED
-        )
+        if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
+            # A wrapper of an optimizer has the groups of the one inside it.
+            groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
+            fields[SCHEDULED] = not self._stepped.isdisjoint(map(id, groups))
+        return self._call(name, lambda: original(*args, **kwargs), fields, inside=name not in MUTED)
 
     # Modules
 
@@ -281,6 +281,8 @@ class Instruments:
                 mark = digest_of_all(args) if self._needs is None else ""
                 fields["module.training"] = module.training
                 given = self._inputs.given(module, args, recorder.step)
+                if not module.training and (needs is None or needs.norms):
+                    fields[UNTRACKED] = untracked_norms(module)
                 self._whole = recorder.enter(FORWARD, {**fields, **given}, mark)
             if needs is not None and name not in needs.whole:
                 recorder.touch(name)
@@ -372,6 +374,8 @@ class Instruments:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         recorder = self.recorder
         if recorder.muted:
+            # A forked child is recorded from its second step on.
+            recorder.wakes()
             return
         kind = type(optimizer)
         with recorder.aside():
@@ -379,8 +383,12 @@ class Instruments:
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
             place = self._places.setdefault(id(optimizer), len(self._places))
+            self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
+            rates = [group.get("lr") for group in optimizer.param_groups]
+            if all(type(rate) is float and rate == 0 for rate in rates):
+                fields[RATE] = True
             # A step that raised may have changed some of them.
             if not self._open_steps and (self._needs is None or self._needs.between):
                 moved = self.variables.moved(before)
@@ -391,7 +399,7 @@ class Instruments:
             self._inner[id(optimizer)] = recorder.enter(name, {})
         if self._mode is not None:
             self._gather_unheard(kind)
-            self._mode.optimizer_begins(kind.__qualname__, _parameters_of(optimizer))
+            self._mode.optimizer_begins(kind.__qualname__, parameters_of(optimizer))
 
     def _gather_unheard(self, kind: type[torch.optim.Optimizer]) -> None:
         """PyTorch's optimizers read many attributes of each parameter in this method."""
@@ -419,6 +427,8 @@ class Instruments:
             recorder.leave(self._inner.pop(id(optimizer)), {})
             self.variables.note_step(recorder, before)
             recorder.leave(number, {})
+            held = (each for group in optimizer.param_groups for each in group["params"])
+            self._left.keep(optimizer, held)
             # Several optimizers take turns in one step; one that comes again begins another.
             begins = not self._turns or id(optimizer) in self._turns
             self._turns = {id(optimizer)} | (set() if begins else self._turns)
@@ -438,8 +448,9 @@ class Instruments:
             self.recorder.begin_training()
             self._follow_mode()
             before = self.variables.gradients(ZERO_GRAD)
-            parameters = _parameters_of(args[0])
+            parameters = parameters_of(args[0])
             gradients = self.variables.gradient_state(parameters)
+            unused = self._left.unused(args[0], parameters)
         quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
 
         def run() -> None:
@@ -447,9 +458,13 @@ class Instruments:
                 original(*args, **kwargs)
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, ZERO_GRAD)
+                if unused is not None:
+                    self._left.keep(args[0], parameters)
 
-        fields = summarise_call(args[1:], kwargs)
-        self._call(ZERO_GRAD, run, {**fields, "gradients": gradients})
+        fields = {**summarise_call(args[1:], kwargs), "gradients": gradients}
+        if unused is not None:
+            fields |= {"place": self._places[id(args[0])], UNUSED: unused}
+        self._call(ZERO_GRAD, run, fields)
 
     def _backward(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -467,7 +482,10 @@ class Instruments:
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, BACKWARD)
 
-        self._call(BACKWARD, run, {})
+        roots = args[0] if args else kwargs.get("tensors")
+        nodes = None if self._needs is None else self._needs.nodes
+        fields = {} if nodes is not None and not nodes else {GRAPH: graph_of(roots, nodes)}
+        self._call(BACKWARD, run, fields)
 
     def _follow_mode(self) -> None:
         """Take the mode of the model that ran last: scripts set it between forward calls."""
@@ -508,15 +526,16 @@ class Instruments:
     def _save(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        saved = _weights_in(args[0] if args else kwargs.get("obj"))
+        saved = weights_in(args[0] if args else kwargs.get("obj"))
         wanted = self.variables.saved_names()
         fields: dict[str, Value] = {}
-        if saved and saved & wanted:
-            fields = {
-                "weights": True,
-                "missing": sorted(wanted - saved)[:8],
-                "missing.count": len(wanted - saved),
-            }
+        if not wanted.isdisjoint(saved):
+            missing = wanted - saved.keys()
+            fields = {"weights": True, "missing": sorted(missing)[:8]}
+            fields["missing.count"] = len(missing)
+            if self._scores is not None:
+                with self.recorder.aside():
+                    fields |= self._scores.saved(self.variables.digests(saved))
         self._call(SAVE, lambda: original(*args, **kwargs), fields, inside=False)
 
     def _compile(
@@ -545,12 +564,13 @@ class Instruments:
         given = kwargs.get("tensor", args[0] if args else None)
         with recorder.mute():
             fields = summarise_call(args, kwargs)
-            if short in _PEER:
-                peer = kwargs.get(_PEER[short], args[1] if len(args) > 1 else None)
+            if short in PEER:
+                peer = kwargs.get(PEER[short], args[1] if len(args) > 1 else None)
                 fields["peer"] = peer if isinstance(peer, int) else -1
             if "reduce" in short:
                 fields["op"] = str(kwargs.get("op", "default"))
             number = recorder.enter(name, fields, digest_of_all(given) if "send" in short else "")
+            self.variables.let_go()
             # A mismatch may end the process here.
             recorder.flush(wait=True)
             try:
@@ -570,27 +590,8 @@ def _parts_of_batch(batch: Any) -> dict[str, Value]:
 _OWN: Final = (int, float, str)
 
 
-def _parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> list[torch.Tensor]:
-    if isinstance(owner, torch.nn.Module):
-        return list(owner.parameters())
-    return [each for group in owner.param_groups for each in group["params"]]
-
-
 def _found(name: str) -> Any:
     found: Any = torch
     for part in name.split(".")[1:]:
         found = getattr(found, part)
     return found
-
-
-def _weights_in(value: Any, depth: int = 0) -> set[str]:
-    """The keys of the largest dictionary of tensors in what a script saves."""
-    if not isinstance(value, Mapping) or depth > 3:
-        return set()
-    here = {
-        str(key).removeprefix("module.")
-        for key, each in value.items()
-        if isinstance(each, torch.Tensor)
-    }
-    below = [_weights_in(each, depth + 1) for each in value.values()]
-    return max([here, *below], key=len)

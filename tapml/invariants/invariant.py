@@ -11,7 +11,7 @@ import msgspec
 
 from tapml.durable.files import write_bytes
 from tapml.invariants.precondition import Precondition, text_of
-from tapml.invariants.relation import Params, relation_named, relations
+from tapml.invariants.relation import Params, Relation, relation_named, relations
 from tapml_targets.errors import InputError
 
 FORMAT: Final = "tapml-invariants/1"
@@ -154,20 +154,41 @@ def read_set(path: Path) -> InvariantSet:
 
 
 def merged(sets: Sequence[InvariantSet]) -> InvariantSet:
-    """One set of several, ranked; invariants that say the same are one, and examples add up."""
+    """One set of several, ranked; invariants that say the same are one, and examples add up.
+
+    Of those that differ in a bound alone, the widest says what all do.
+    """
     found: dict[str, Invariant] = {}
-    for each in sets:
-        for one in each.invariants:
-            other = found.get(one.id)
-            found[one.id] = (
-                one
-                if other is None
-                else msgspec.structs.replace(
-                    one, examples=one.examples + other.examples, runs=one.runs + other.runs
-                )
+    bounded: dict[str, Invariant] = {}
+    for one in (each for every in sets for each in every.invariants):
+        relation = relation_named(one.relation)
+        has_bound = type(relation).widest is not Relation.widest
+        group = bounded if has_bound else found
+        same = [group[one.id]] if one.id in group else []
+        if has_bound:
+            same = [each for each in group.values() if _says(one, each) or _says(each, one)]
+        kept = one
+        for other in same:
+            del group[other.id]
+            kept = msgspec.structs.replace(
+                kept if _says(kept, other) else other,
+                examples=kept.examples + other.examples,
+                runs=kept.runs + other.runs,
             )
+        group[kept.id] = kept
+    found |= bounded
     runs = [run for each in sets for run in each.runs]
     return ranked(InvariantSet(FORMAT, runs, list(found.values())))
+
+
+def _says(wide: Invariant, narrow: Invariant) -> bool:
+    """Whether the first says what the second does, with the same bound or a wider one."""
+    if wide.id == narrow.id:
+        return True
+    if wide.relation != narrow.relation or wide.precondition != narrow.precondition:
+        return False
+    both = [wide.params, narrow.params]
+    return list(relation_named(wide.relation).widest(both)) == [wide.params]
 
 
 def ranked(found: InvariantSet) -> InvariantSet:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
 
 from tapml.invariants.checking import CheckReport, step_text
+from tapml.invariants.invariant import Invariant
 from tapml.invariants.page import render
 from tapml.report.server import PageServer
 
 
 @contextmanager
-def live_page(report: Callable[[], CheckReport], lock: threading.Lock, port: int) -> Iterator[str]:
+def live_page(
+    report: Callable[[], CheckReport],
+    lock: threading.Lock,
+    port: int,
+    watched: Sequence[Invariant] = (),
+) -> Iterator[str]:
     """Serve a page on this machine inside the block; it shows violations as they are found.
 
     Parameters
@@ -26,6 +32,8 @@ def live_page(report: Callable[[], CheckReport], lock: threading.Lock, port: int
         Held by whoever changes that.
     port
         0 for a free one.
+    watched
+        What is to hold.
 
     Yields
     ------
@@ -45,7 +53,7 @@ def live_page(report: Callable[[], CheckReport], lock: threading.Lock, port: int
     def page() -> str:
         with lock:
             found = report()
-            return render(found, version=found.violated)
+            return render(found, version=found.violated, watched=watched)
 
     def news() -> bytes:
         with lock:

@@ -37,6 +37,16 @@ class Needs:
         Whether they ask what changed parameters between two optimizer steps.
     inputs
         Whether they compare what a model is given with what it was given or gave before.
+    fresh
+        Whether they ask if what a model, or a loss, is given differs from the step before.
+    targets
+        Whether they compare targets with those of the step before, where inputs differ.
+    norms
+        Whether they ask for norms without statistics in evaluation.
+    scores
+        Whether they compare checkpoints with evaluations.
+    nodes
+        Kinds of nodes that they look for in the graphs of losses.
     """
 
     whole: frozenset[str]
@@ -47,6 +57,11 @@ class Needs:
     ranks: bool
     between: bool = False
     inputs: bool = False
+    fresh: bool = False
+    targets: bool = False
+    norms: bool = False
+    scores: bool = False
+    nodes: frozenset[str] = frozenset()
 
     @property
     def functions(self) -> frozenset[str]:
@@ -82,4 +97,9 @@ def needs_of(invariants: InvariantSet) -> Needs:
         any(each.params.get("mode") == RANKS for each in found),
         any(known[each.relation].between for each in found),
         any(known[each.relation].inputs for each in found),
+        any(known[each.relation].fresh for each in found),
+        any(known[each.relation].targets for each in found),
+        any(known[each.relation].norms for each in found),
+        any(known[each.relation].scores for each in found),
+        frozenset(each.params["node"] for each in found if "node" in each.params),
     )

@@ -100,7 +100,8 @@ def check_command(
         folder, needs = place / "trace", place / "needs.json"
         needs.write_bytes(msgspec.json.encode(needs_of(invariants)))
         if port is not None:
-            tell(f"live page: {stack.enter_context(live_page(report, lock, port))}")
+            page = live_page(report, lock, port, invariants.invariants)
+            tell(f"live page: {stack.enter_context(page)}")
         watched = on_violation != "report" or port is not None
         seen = look_on if watched else None
         collected = collect(command, folder, eager=eager, needs=needs, look_on=seen)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tapml.invariants.checking import Cause, CheckReport, Finding, step_text
+from tapml.invariants.invariant import Invariant
 from tapml.invariants.precondition import text_of
 from tapml.invariants.relation import short_name
 from tapml.report.html import Cell, Section, render_sections
+from tapml.runs.wording import counted
 
 _AROUND: Final = 6
 _LONGEST_SOURCE: Final = 1 << 20
 _IDLE_SHOWN: Final = 200
 
 
-def render(report: CheckReport, *, version: int | None = None) -> str:
-    """The page of a check; with a version, of one that goes on.
+def render(
+    report: CheckReport, *, version: int | None = None, watched: Sequence[Invariant] = ()
+) -> str:
+    """The page of a check; with a version, of one that goes on, and what it watches for.
 
     Numbers that change with every step are in the live headline alone.
     """
@@ -34,7 +39,7 @@ def render(report: CheckReport, *, version: int | None = None) -> str:
     }
     sections: list[Section] = [] if live else [result]
     for number, cause in enumerate(report.causes, 1):
-        sections += _cause(number, cause)
+        sections += _cause(number, cause, live=live)
     if report.idle and not live:
         sections.append(
             {
@@ -51,16 +56,26 @@ def render(report: CheckReport, *, version: int | None = None) -> str:
                 ),
             }
         )
+    if watched:
+        sections.append(
+            {
+                "id": "watched",
+                "title": f"What is watched: {counted(len(watched), 'invariant')}",
+                "table": (
+                    ["invariant", "relation"],
+                    [[each.text, each.relation] for each in watched[:_IDLE_SHOWN]],
+                ),
+            }
+        )
     return render_sections(
         f"Training invariants: {report.run}", report.headline + ".", sections, version=version
     )
 
 
-def _cause(number: int, cause: Cause) -> list[Section]:
+def _cause(number: int, cause: Cause, *, live: bool) -> list[Section]:
     head = cause.head
     facts = [
         ("what was expected", head.invariant.text),
-        ("what was found", head.first.found),
         ("first violated", step_text(cause.first_step)),
         ("rank", ", ".join(map(str, sorted({r for each in cause.findings for r in each.ranks})))),
         ("variables or calls", _listed(head)),
@@ -72,26 +87,30 @@ def _cause(number: int, cause: Cause) -> list[Section]:
         facts.append(("line of the script", cause.source))
     values = ", ".join(f"{name} = {value}" for name, value in head.first.values.items())
     facts.append(("values then", values or "none recorded"))
-    found: list[Section] = [
-        {
-            "id": f"cause-{number}",
-            "title": f"Cause {number}: {head.first.found}",
-            "facts": facts,
-            "table": (
-                ["violated invariant", "relation", "first in", "times", "found"],
+    if len(cause.findings) == 1:
+        facts.append(("relation", head.invariant.relation))
+        facts += [] if live else [("times", str(head.count))]
+    section: Section = {
+        "id": f"cause-{number}",
+        "title": f"Cause {number}: {head.first.found}",
+        "facts": facts,
+    }
+    if len(cause.findings) > 1:
+        times = [] if live else ["times"]
+        section["table"] = (
+            ["violated invariant", "relation", "first in", *times, "found"],
+            [
                 [
-                    [
-                        each.invariant.text,
-                        each.invariant.relation,
-                        step_text(each.first.step),
-                        each.count,
-                        each.first.found,
-                    ]
-                    for each in cause.findings
-                ],
-            ),
-        }
-    ]
+                    each.invariant.text,
+                    each.invariant.relation,
+                    step_text(each.first.step),
+                    *([] if live else [each.count]),
+                    each.first.found,
+                ]
+                for each in cause.findings
+            ],
+        )
+    found = [section]
     excerpt = _excerpt(cause.source)
     if excerpt:
         table: tuple[list[str], list[list[Cell]]] = (["line", "source"], excerpt)

@@ -13,13 +13,44 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from tapml.invariants.record import PARTS, Record, Value
+from tapml.invariants.record import (
+    BEST,
+    CHANGED,
+    GRAPH,
+    NODE,
+    OVER,
+    PARTS,
+    RATE,
+    ROUNDED,
+    SCHEDULED,
+    SCORE,
+    TARGET,
+    UNTRACKED,
+    UNUSED,
+    Record,
+    Value,
+)
 
 _TRIES: Final = 400
 _LEAST_OF_A_CLAUSE: Final = 2
 _LONGEST_CONSTANT: Final = 40
 # Steps, sizes, places and contents of one run; constants of these would not hold in another.
 _NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights", "missing", PARTS)
+# What a relation of its own looks at is no condition of another.
+_LOOKS: Final = (
+    BEST,
+    CHANGED,
+    GRAPH,
+    NODE,
+    OVER,
+    RATE,
+    ROUNDED,
+    SCHEDULED,
+    SCORE,
+    TARGET,
+    UNTRACKED,
+    UNUSED,
+)
 
 Kind: TypeAlias = Literal["CONSTANT", "CONSISTENT", "UNEQUAL", "EXIST"]
 
@@ -84,7 +115,8 @@ def conditions_of(records: Sequence[Record], avoided: Collection[str]) -> frozen
     shared = set(facts[0]).intersection(*facts[1:])
     found = set()
     for field in shared:
-        if any(word in field.split(".") for word in _NEVER) or field.startswith(tuple(avoided)):
+        never = field in _LOOKS or any(word in field.split(".") for word in _NEVER)
+        if never or field.startswith(tuple(avoided)):
             continue
         values = [each[field] for each in facts]
         for kind in _kinds(values):

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from tapml.invariants.environment import FOLDER_VARIABLE, NEEDS_VARIABLE
 
@@ -21,8 +22,8 @@ def begin() -> None:
     from tapml.invariants.recorder import Recorder
     from tapml.invariants.trace import TraceWriter
 
-    writer = TraceWriter(Path(os.environ[FOLDER_VARIABLE]))
-    recorder = Recorder(writer)
+    writers = [TraceWriter(Path(os.environ[FOLDER_VARIABLE]))]
+    recorder = Recorder(writers[0])
     stack = contextlib.ExitStack()
     needs = os.environ.get(NEEDS_VARIABLE)
     only = None if needs is None else msgspec.json.decode(Path(needs).read_bytes(), type=Needs)
@@ -42,11 +43,24 @@ def begin() -> None:
         stack.close()
         if recorder.enabled:
             recorder.end(failure=failure[0] if failure else "")
-            writer.close()
+            writers[-1].close()
+            # A process may come here in two ways.
+            recorder.enabled = False
 
-    def forked() -> None:
-        # A worker of a data loader: its parent records what it delivers.
-        recorder.enabled = False
+    def again() -> TraceWriter:
+        writers.append(TraceWriter(Path(os.environ[FOLDER_VARIABLE])))
+        return writers[-1]
 
+    leave = os._exit
+
+    def leaving(status: int) -> NoReturn:
+        if status and not failure:
+            failure.append(f"exit {status}")
+        try:
+            end()
+        finally:
+            leave(status)
+
+    os._exit = leaving
+    recorder.again = again
     atexit.register(end)
-    os.register_at_fork(after_in_child=forked)

@@ -7,14 +7,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import torch
 
-from tapml.invariants.record import BEFORE_TRAINING, CALL, END, RETURN, SEEN, Fields, Row, Value
+from tapml.invariants.record import (
+    BEFORE_TRAINING,
+    CALL,
+    END,
+    RETURN,
+    SEEN,
+    STATE,
+    Fields,
+    Row,
+    Value,
+)
 from tapml.invariants.repeating import Repeating
 from tapml.invariants.summaries import dtype_name
 from tapml_targets.errors import InputError
@@ -23,6 +33,17 @@ _LIBRARIES: Final = tuple(
     f"{Path(place).resolve()}{os.sep}"
     for place in (Path(torch.__file__).parent, Path(__file__).parent)
 )
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # It was removed.
+        return Path(os.sep)
+
+
+# A script may go elsewhere.
+_HERE: Final = _here()
 _BUFFERED: Final = 512
 _FRAMES: Final = 40
 _NO_CONTEXT: Final[Fields] = {}
@@ -92,7 +113,11 @@ class Recorder:
     stage
         ``init`` before training, then ``train`` or ``eval`` as the model's mode is.
     enabled
-        Whether rows are taken. A forked child turns it off: it belongs to its parent's data loader.
+        Whether rows are taken. A forked child turns it off: most are workers of a data loader,
+        whose parent records what they deliver.
+    again
+        Makes the sink of a child that trains after a parent that did not forked it, as ranks are
+        started; without one it is not recorded.
     """
 
     def __init__(self, sink: Sink, repeating: Repeating | None = None) -> None:
@@ -103,6 +128,8 @@ class Recorder:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.enabled = True
+        self.again: Callable[[], Sink] | None = None
+        self._forked = False
         self.last_source = ""
         self._sink = sink
         self._rows: list[Row] = []
@@ -119,6 +146,20 @@ class Recorder:
         self.rank, self.world = rank, world
         atexit.unregister(_wait_for_gloo)
         atexit.register(_wait_for_gloo)
+
+    def forked(self) -> None:
+        """Note that this is a child; one whose parent trains is no rank of its own."""
+        self.enabled, self._forked = False, self.step == BEFORE_TRAINING
+
+    def wakes(self) -> bool:
+        """A forked child trains: if it has a sink of its own, it is recorded from here on."""
+        if not self._forked or self.again is None:
+            return False
+        self._forked, self.enabled = False, True
+        self._sink, self._rows = self.again(), []
+        self._local, self._main = threading.local(), threading.get_ident()
+        self.step, self.stage, self.training, self.epoch = BEFORE_TRAINING, "init", False, 0
+        return True
 
     @property
     def muted(self) -> bool:
@@ -193,6 +234,17 @@ class Recorder:
         stack = self.open_calls()
         parent = stack[-1].number if stack else -1
         self._add(kind, name, -1, parent, self.last_source, digest, fields)
+
+    def note_states(self, states: list[tuple[str, Fields, str]]) -> None:
+        """Record the states of variables after a step: name, fields and digest of each."""
+        taken = 0
+        repeating, mine = self._repeating, threading.get_ident() == self._main
+        if repeating is not None and self.enabled and mine:
+            stack = self.open_calls()
+            parent = stack[-1].number if stack else -1
+            taken = repeating.takes_states(states, parent, self._context())
+        for name, fields, digest in states[taken:]:
+            self.note(STATE, name, fields, digest)
 
     def set_meta(self, values: Mapping[str, Value]) -> None:
         """Add values to the context from here on; None removes one."""
@@ -310,13 +362,20 @@ def _shown(filename: str) -> str | None:
     whole = str(path.resolve())
     if whole.startswith(_LIBRARIES) or path.stem in {"contextlib", "functools", "runpy"}:
         return None
-    here = Path.cwd()
-    if path.resolve().is_relative_to(here):
-        return str(path.resolve().relative_to(here))
+    if path.resolve().is_relative_to(_HERE):
+        return str(path.resolve().relative_to(_HERE))
     return "/".join(path.parts[-2:])
 
 
 _recorders: list[Recorder] = []
+
+
+def _forked() -> None:
+    for each in _recorders:
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def recording() -> Recorder | None:

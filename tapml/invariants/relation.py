@@ -6,10 +6,11 @@ means the same in both, on a stored trace and while a script trains.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -66,7 +67,7 @@ class Relation:
         Fields that no precondition of this relation may use: they repeat the rule itself.
     batches
         Whether it reads the digests of a data loader's batches.
-    between, inputs
+    between, inputs, fresh, targets, norms, scores
         As of :class:`~tapml.invariants.needs.Needs`.
     """
 
@@ -78,6 +79,10 @@ class Relation:
     batches: ClassVar[bool] = False
     between: ClassVar[bool] = False
     inputs: ClassVar[bool] = False
+    fresh: ClassVar[bool] = False
+    targets: ClassVar[bool] = False
+    norms: ClassVar[bool] = False
+    scores: ClassVar[bool] = False
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Rules that may hold in a run: those it shows at least once."""
@@ -123,6 +128,8 @@ def topic(name: str) -> str:
     """What an API or variable is about, for grouping."""
     if name.startswith("torch.optim") and "lr_scheduler" not in name:
         return "optimizer"
+    if name.startswith("torch.amp.GradScaler."):
+        return "GradScaler"
     return name
 
 
@@ -139,9 +146,23 @@ def relations() -> Mapping[str, Relation]:
     found: dict[str, Relation] = {}
     for module in iter_modules(package.__path__):
         _add(found, import_module(f"{package.__name__}.{module.name}").RELATION, module.name)
-    for entry in entry_points(group=ENTRY_POINTS):
-        _add(found, getattr(entry.load(), "RELATION", None), entry.value)
+    if _entry_points_exist():
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=ENTRY_POINTS):
+            _add(found, getattr(entry.load(), "RELATION", None), entry.value)
     return found
+
+
+def _entry_points_exist() -> bool:
+    """Whether a package has relations; importlib.metadata reads much more to say that of none."""
+    for place in map(Path, sys.path):
+        if place.is_file():
+            return True
+        for path in place.glob("*-info/entry_points.txt"):
+            if ENTRY_POINTS in path.read_text("utf-8", errors="replace"):
+                return True
+    return False
 
 
 def _add(found: dict[str, Relation], relation: object, place: str) -> None:

@@ -65,6 +65,28 @@ class Repeating:
                 return True
         return False
 
+    def takes_states(
+        self, states: list[tuple[str, Fields, str]], parent: int, context: Fields
+    ) -> int:
+        """How many of the states of variables, from the first on, are what came before.
+
+        A model has many, so this is :meth:`takes` for all of them.
+        """
+        made = self._made
+        first = len(made)
+        wanted = self._wanted[first : first + len(states)] if self._follows else []
+        if wanted and (wanted[0][2] is not context and wanted[0][2] != context):
+            return 0
+        shared = wanted[0][2] if wanted else context
+        for place, (state, each) in enumerate(zip(states, wanted, strict=False)):
+            name, fields, digest = state
+            its_kind, its_name, its_context, its_fields, _ = each
+            same = its_kind == STATE and its_name == name and its_context is shared
+            if not same or (its_fields is not fields and its_fields != fields):
+                return place
+            made.append((self._rows[first + place], -1, parent, digest, fields))
+        return len(wanted)
+
     def released(self, step: int) -> Iterator[Row]:
         """The rows of this step so far, which does something else from here on."""
         self._follows = False

@@ -70,7 +70,7 @@ _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 def digest_of_all(value: Any) -> str:
     """One digest of all tensors in a value, at any depth; empty if it holds none."""
-    found = [text for tensor in _tensors(value) if (text := digest(tensor))]
+    found = [text for tensor in tensors_in(value) if (text := digest(tensor))]
     if len(found) < 2:
         return "".join(found)
     return hashlib.blake2b("".join(found).encode(), digest_size=_DIGEST_BYTES).hexdigest()
@@ -78,7 +78,7 @@ def digest_of_all(value: Any) -> str:
 
 def digests_of(value: Any) -> list[str]:
     """A digest of each tensor in a value, at any depth."""
-    return list(map(digest, _tensors(value)))
+    return list(map(digest, tensors_in(value)))
 
 
 def parts_of(value: Any) -> list[str]:
@@ -87,14 +87,19 @@ def parts_of(value: Any) -> list[str]:
     Empty for others: labels repeat by chance, also those that are floats.
     """
     found = []
-    for tensor in _tensors(value):
+    for tensor in tensors_in(value):
         plain = tensor.layout == torch.strided and not _inside(tensor) and tensor.ndim > 1
-        many = plain and tensor.is_floating_point() and tensor.numel() > _FEW * len(tensor)
-        found.append(digest(tensor) if many and _varies(tensor.detach().float()) else "")
+        many = plain and tensor.numel() > _FEW * len(tensor)
+        found.append(digest(tensor) if many and has_fractions(tensor) else "")
     return found
 
 
-def _varies(values: torch.Tensor) -> bool:
+def has_fractions(tensor: torch.Tensor) -> bool:
+    """Whether it has several numbers that are not all equal, and some with a fraction."""
+    plain = tensor.layout == torch.strided and not tensor.is_meta and not _inside(tensor)
+    if not plain or not tensor.is_floating_point() or tensor.numel() < 2:
+        return False
+    values = tensor.detach().float()
     fractions = bool((values != values.round()).any())
     return fractions and bool((values != values.reshape(-1)[0]).any())
 
@@ -212,11 +217,12 @@ def _key(value: Any) -> Any:
     return kind
 
 
-def _tensors(value: Any, depth: int = 0) -> list[torch.Tensor]:
+def tensors_in(value: Any, depth: int = 0) -> list[torch.Tensor]:
+    """The tensors in a value, at any depth up to three."""
     if isinstance(value, torch.Tensor):
         return [value]
     if depth < 3 and isinstance(value, Mapping):
-        return [each for key in value for each in _tensors(value[key], depth + 1)]
+        return [each for key in value for each in tensors_in(value[key], depth + 1)]
     if depth < 3 and isinstance(value, list | tuple):
-        return [each for item in value for each in _tensors(item, depth + 1)]
+        return [each for item in value for each in tensors_in(item, depth + 1)]
     return []

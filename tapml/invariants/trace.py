@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +99,12 @@ class TraceWriter:
             self._thread = None
 
     def _run(self) -> None:
+        # A process that runs another program in its place, by exec, keeps its number.
+        before = self._path
+        for again in count(2):
+            if not self._path.exists():
+                break
+            self._path = before.with_stem(f"{before.stem}-{again}")
         try:
             with pa.OSFile(str(self._path), "wb") as file, ipc.new_stream(file, _SCHEMA) as stream:
                 while (item := self._queue.get()) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final, TypeAlias
@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGE, MODEL, STATE, Value
+from tapml.invariants.record import CHANGE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml_targets.errors import InputError, SetupError
@@ -76,6 +76,9 @@ class Variables:
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
+        self._unnamed: dict[int, str] = {}
+        self._marks: _Marks | None = None
+        self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
@@ -243,10 +246,35 @@ class Variables:
 
     def values(self) -> dict[str, str]:
         """The digest of each parameter."""
-        if self._needs is None or not self._after or self._needs.between:
-            # Digests alone see what goes round the version counter, such as ``tensor.data``.
-            return {each.name: self._digest(each.tensor) for each in self.parameters()}
+        if self._needs is not None and self._after and not self._needs.between:
+            return self._after
+        # What goes round the version counter, such as ``tensor.data``, digests alone see.
+        if self._marks is None or not self._marks.hold(self.parameters(), self.versions_tell):
+            found = {each.name: self._digest(each.tensor) for each in self.parameters()}
+            # A closure inside the first step may be the first to run the model, which names them.
+            self._unnamed = {
+                id(each.tensor): found[each.name] for each in self.parameters() if not each.in_model
+            }
+            return found
         return self._after
+
+    def left(self) -> dict[str, str]:
+        """The digest of each parameter after the last step: an object of its own for each step."""
+        return self._after
+
+    def digests(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+        """Digests of tensors by name, of the kind that parameters have here."""
+        if self._needs is None or self._needs.ranks:
+            return {name: digest(each) for name, each in tensors.items()}
+        views = {name: bits_of(each) for name, each in tensors.items()}
+        return {
+            name: digest(tensors[name]) if view is None else _sum_of(view)
+            for name, view in views.items()
+        }
+
+    def let_go(self) -> None:
+        """Something may have changed parameters without their versions."""
+        self._marks = None
 
     def moved(self, now: dict[str, str]) -> str | None:
         """A parameter in an optimizer whose digest is not what the last step left.
@@ -255,6 +283,8 @@ class Variables:
         """
         if not self._after:
             return None
+        if now is self._after:
+            return ""
         after = self._after
         for each in self.parameters():
             if each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]:
@@ -271,7 +301,7 @@ class Variables:
             if view is None or not place:
                 return digest(tensor)
             self._views[id(tensor)] = place, view
-        return f"{int(view.sum().item()) & _ALL_BITS:016x}"
+        return _sum_of(view)
 
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
@@ -312,7 +342,14 @@ class Variables:
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""
         after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
+        if self._unnamed:
+            known = {id(each.tensor): each.name for each in self.parameters()}
+            moved = {known[key]: was for key, was in self._unnamed.items() if key in known}
+            before = {**before, **moved}
+            self._unnamed = {}
         if self._needs is not None:
+            if self._needs.between and self.versions_tell is not None:
+                self._marks = _Marks.of(self.parameters())
             if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
             return
@@ -335,12 +372,14 @@ class Variables:
         # A tied parameter has several names.
         before, self._last = self._last, {}
         left, self._left = self._left, {}
+        states: list[tuple[str, Fields, str]] = []
         for each in variables:
             last, now = before.get(id(each.tensor)), self._after.get(each.name)
             now = self._last[id(each.tensor)] = now or self._digest(each.tensor)
             changed = None if last is None else last != now
             unused = self._unused(each, changed, left)
-            recorder.note(STATE, each.name, self._state(each, changed, unused), now)
+            states.append((each.name, self._state(each, changed, unused), now))
+        recorder.note_states(states)
         # Identities are those of tensors that this keeps.
         self._stated = variables
         self._gradients.clear()
@@ -378,6 +417,7 @@ class Variables:
             self._gradient(tensor)[0] if asked else "",
             changed,
             unused,
+            changed is False and _rounding(tensor),
         )
         if not attributes and (found := self._shared.get(key)) is not None:
             return found
@@ -398,6 +438,8 @@ class Variables:
             fields["changed"] = changed
         if unused:
             fields["grad_unused"] = True
+        if key[-1]:
+            fields[ROUNDED] = True
         for name, value in attributes.items():
             if not name.startswith("_") and isinstance(value, bool | int | str):
                 fields[f"attr.{name}"] = value
@@ -428,6 +470,40 @@ def _compiled(module: torch.nn.Module) -> bool:
     if os.environ.get(EAGER_VARIABLE) == "1":
         return False
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def _sum_of(bits: torch.Tensor) -> str:
+    return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
+
+
+class _Marks:
+    """Where parameters lie and which versions they have: what tells cheaply of a change."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._found = [(each._version, each.data_ptr()) for each in tensors]
+        self._storages = {each.untyped_storage().data_ptr() for each in tensors}
+
+    @classmethod
+    def of(cls, variables: list[Variable]) -> _Marks | None:
+        """None if one of the tensors has no values of its own that a version belongs to."""
+        tensors = [each.tensor for each in variables]
+        plain = all(type(each) in _PLAIN and not each.is_inference() for each in tensors)
+        return cls(tensors) if plain else None
+
+    def hold(
+        self, variables: list[Variable], versions_tell: Callable[[set[int]], bool] | None
+    ) -> bool:
+        """Whether these are the tensors, and none of them has changed."""
+        return (
+            versions_tell is not None
+            and versions_tell(self._storages)
+            and len(variables) == len(self._tensors)
+            and all(
+                each.tensor is mine for each, mine in zip(variables, self._tensors, strict=True)
+            )
+            and self._found == [(each._version, each.data_ptr()) for each in self._tensors]
+        )
 
 
 class _Structure:
@@ -482,6 +558,18 @@ def _gradient(tensor: torch.Tensor) -> _Gradient:
     first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
     state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
     return state, *mark[1:]
+
+
+def _rounding(tensor: torch.Tensor) -> bool:
+    """Whether a gradient is what rounding leaves of zero, as of a bias before a BatchNorm."""
+    gradient = tensor.grad if tensor.is_leaf else None
+    if gradient is None or type(gradient) not in _PLAIN or not gradient.is_floating_point():
+        return False
+    if gradient.layout != torch.strided or not gradient.numel():
+        return False
+    largest = float(gradient.detach().abs().max())
+    least = torch.finfo(gradient.dtype).eps * max(float(tensor.detach().abs().max()), 1.0)
+    return 0 < largest <= least
 
 
 def _mark(tensor: torch.Tensor) -> _Gradient:

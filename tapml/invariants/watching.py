@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -107,7 +108,8 @@ class Watch:
     def report(self) -> CheckReport:
         """What was found so far."""
         recorder = self._recorder
-        return report_of(self.checker, "this run", max(recorder.step, 0), (recorder.rank,))
+        name = Path(sys.argv[0]).name if Path(sys.argv[0]).is_file() else "this run"
+        return report_of(self.checker, name, max(recorder.step, 0), (recorder.rank,))
 
     def _check(self, check: Callable[[Window], list[Finding]], window: Window) -> None:
         with self._lock:
@@ -191,7 +193,8 @@ def watch(
         if port is not None:
             from tapml.invariants.live_page import live_page
 
-            watched.url = stack.enter_context(live_page(watched.report, watched._lock, port))
+            page = live_page(watched.report, watched._lock, port, single)
+            watched.url = stack.enter_context(page)
         stack.enter_context(instruments.installed())
         yield watched
     watched.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from typing import Final
 
 COMPILER_DISTRIBUTIONS: Final = ("apache-tvm", "apache-tvm-ffi")
@@ -24,6 +23,9 @@ def package_version(distribution: str) -> str | None:
 
     A package that was built here and is only on the path does not count as installed.
     """
+    # Most commands do without: it is a tenth of what the shortest ones take.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -56,6 +58,8 @@ def install_hint(*extras: str) -> str:
 
 def package_hint(package: str) -> str:
     """The command that installs one package of the base install, in a version that fits."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         listed = requires("tapml") or []
     except PackageNotFoundError:
@@ -67,6 +71,8 @@ def package_hint(package: str) -> str:
 @cache
 def _own_wheel() -> str:
     """The name of the wheel that tapml was installed from; empty if there was none."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         noted = json.loads(distribution("tapml").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -42,12 +42,16 @@ class _Small(Relation):
 
 
 @pytest.fixture
-def entry(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     """The module of an installed package's entry point."""
+    information = tmp_path / "others-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    points = f"[{relation.ENTRY_POINTS}]\nsmall = others_relation\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
     module = ModuleType("others_relation")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    known = EntryPoint("small", module.__name__, relation.ENTRY_POINTS)
-    monkeypatch.setattr(relation, "entry_points", lambda group: [known])
     relation.relations.cache_clear()
     yield module
     relation.relations.cache_clear()

@@ -13,7 +13,8 @@ from torch.nn import functional
 from tapml.invariants import set_meta, watch
 from tapml.invariants.checking import Checker
 from tapml.invariants.inference import Run, infer
-from tapml.invariants.invariant import InvariantSet
+from tapml.invariants.invariant import FORMAT, Invariant, InvariantSet, merged
+from tapml.invariants.precondition import ALWAYS
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
@@ -676,3 +677,122 @@ def test_a_wrapper_of_pytorch_is_no_model_of_the_programs_own() -> None:
     ]  # fmt: skip
     window = Window(0, (tuple(records),))
     assert list(EVALUATED.hypotheses([window])) == [{"class": "Net"}]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_trained_norm_without_statistics_is_found_in_evaluation(stale: bool) -> None:
+    def train(stale: bool = False) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        average = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            names = dict(model.named_parameters()) if stale else model.state_dict()
+            average.load_state_dict(names, strict=False)
+            with torch.no_grad():
+                average(torch.randn(6, 4))
+
+    learned = infer([run(train), run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(stale)
+    found = {each.head.invariant.relation for each in watched.report().causes}
+    assert found == ({"StatisticsTracked"} if stale else set())
+
+
+def test_a_place_of_values_that_the_script_keeps_is_looked_at_in_each_step() -> None:
+    def train(hurt: int = -1) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kept = model.weight.data
+        for step in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            if step == hurt:
+                kept.mul_(0.5)
+
+    learned = infer([run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(hurt=5)
+    assert [each.first_step for each in watched.report().causes] == [6]
+
+
+def test_merged_sets_take_the_widest_bound() -> None:
+    def set_of(first: str, runs: int) -> InvariantSet:
+        params = {"feature": "load", "by": first}
+        rule = Invariant("UsedInEveryRun", params, ALWAYS, runs, runs)
+        return InvariantSet(FORMAT, ["run"] * runs, [rule])
+
+    found = merged([set_of("5", 1), set_of("3", 2), set_of("4", 1)])
+    assert [(each.params["by"], each.runs, each.examples) for each in found.invariants] == [
+        ("5", 4, 4)
+    ]
+    assert len(found.runs) == 4
+
+
+def test_preconditions_say_when_a_rule_applies() -> None:
+    def train() -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for phase in ["warm-up"] * 4 + ["main"] * 4:
+            set_meta(phase=phase)
+            optimizer.zero_grad()
+            (model(torch.randn(6, 4)).square().mean() * (phase == "main")).backward()
+            optimizer.step()
+
+    (found,) = [
+        each.text
+        for each in infer([run(train)]).invariants
+        if each.params.get("child") == "Parameter.grad becomes nonzero"
+    ]
+    assert found.endswith("at least one Parameter becomes nonzero, if phase is 'main'.")
+
+
+def test_the_first_step_of_a_closure_keeps_what_loops_show() -> None:
+    def train(*, closure: bool = False) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        kind = torch.optim.LBFGS if closure else torch.optim.SGD
+        optimizer: Any = kind(model.parameters(), lr=0.1)
+        rows = torch.randn(4, 6, 4)
+        step = 0
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            found: torch.Tensor = model(rows[step]).square().mean()
+            found.backward()  # type: ignore[no-untyped-call]
+            return found
+
+        for step in range(4):  # noqa: B007 - the closure reads it
+            if closure:
+                optimizer.step(loss)
+            else:
+                loss()
+                optimizer.step()
+
+    learned = infer([run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(closure=True)
+    found = [each for cause in watched.report().causes for each in cause.findings]
+    assert [(each.invariant.text, each.first.found) for each in found] == []
+
+
+def test_gradients_need_not_be_there_before_the_first_backward_call() -> None:
+    def train(*, first: bool = False) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            if first:
+                optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            if not first:
+                optimizer.zero_grad()
+
+    learned = infer([run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(first=True)
+    assert watched.report().violated == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -69,15 +70,30 @@ def descend(optimizer: torch.optim.Optimizer, *losses: torch.Tensor) -> None:
     optimizer.step()
 
 
-def plain(*, steps: int = 20, hurt: Sequence[int] = ()) -> None:
-    """A regression; in some steps, something halves the weights behind the optimizer's back."""
+def plain(*, steps: int = 20, hurt: Sequence[int] = (), still: Sequence[int] = ()) -> None:
+    """A regression; some steps have a rate of zero.
+
+    After some, something halves the weights behind the optimizer's back.
+    """
     model = Net(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-2)
     for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 0.0 if step in still else 1e-2
         descend(optimizer, model(torch.randn(6, 8)).square().mean())
         if step in hurt:
             for each in model.parameters():
                 each.data.mul_(0.5)
+
+
+def normed(*, share: float = 1.0) -> None:
+    """A bias gets a share of its gradients: rounding errors alone, as before a BatchNorm."""
+    model = nn.Linear(8, 1)
+    nn.init.ones_(model.bias)
+    bias: Any = model.bias
+    bias.register_hook(lambda gradient: gradient * share)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for _ in range(6):
+        descend(optimizer, model(torch.randn(6, 8)).square().mean())
 
 
 def adversarial(*, steps: int = 20, clip: bool = False, hurt: bool = False) -> None:
@@ -192,8 +208,20 @@ def reports(
         (early, partial(early, last_is_best=True)),
         (sequences, partial(sequences, lengths=(2, 1, 1, 2))),
         (experts, partial(experts, chosen=(0, 1, 2, 3))),
+        (plain, partial(plain, still=[0, 9])),
+        (normed, partial(normed, share=1e-12)),
     ],
-    ids=["series", "another-order", "clamped", "short-run", "early-stop", "one-chunk", "expert"],
+    ids=[
+        "series",
+        "another-order",
+        "clamped",
+        "short-run",
+        "early-stop",
+        "one-chunk",
+        "expert",
+        "rate-of-zero",
+        "bias-before-a-norm",
+    ],
 )
 def test_a_right_program_violates_nothing(
     right: Callable[[], None], other: Callable[[], None]
@@ -216,6 +244,11 @@ def test_a_watch_sees_what_goes_round_the_version_counter(
     (report,) = reports(right, wrong, watched_alone=True)
     found = [each.invariant for cause in report.causes for each in cause.findings]
     assert "BetweenSteps" in {each.relation for each in found}
+
+
+def test_a_rate_that_stays_zero_is_found() -> None:
+    for report in reports(plain, partial(plain, still=[8, 9, 10])):
+        assert [each.first_step for each in report.causes] == [9]
 
 
 def test_a_state_that_is_lost_for_good_is_found() -> None:

@@ -22,8 +22,14 @@ def violated(report: CheckReport) -> set[str]:
         ("amp-disabled", "UsedInEveryRun"),
         ("bptt-state-lost", "StateCarried"),
         ("contrastive-same-view", "DistinctInputs"),
+        ("cosine-other-optimizer", "ScheduledOptimizer"),
+        ("curriculum-stuck", "InputsChange"),
+        ("diffusion-one-noise", "TargetsChange"),
         ("distil-teacher-moves", "VariableAttribute"),
+        ("gan-undetached", "GradientsUsed"),
+        ("reinforce-attached", "LossInGraph"),
         ("sam-not-undone", "BetweenSteps"),
+        ("swa-stale-statistics", "UsedInEveryRun"),
         ("vmap-ensemble-one", "VarPeriodicChange"),
         ("wgan-unclipped", "BetweenSteps"),
         ("workers-one-noise", "DistinctBatches"),
@@ -43,7 +49,14 @@ def test_models_under_transforms_are_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("program", "relation"),
-    [("bptt-state-lost", "StateCarried"), ("sam-not-undone", "BetweenSteps")],
+    [
+        ("bptt-state-lost", "StateCarried"),
+        ("diffusion-one-noise", "TargetsChange"),
+        ("early-stop-last-weights", "BestSaved"),
+        ("gan-undetached", "GradientsUsed"),
+        ("reinforce-attached", "LossInGraph"),
+        ("sam-not-undone", "BetweenSteps"),
+    ],
 )
 def test_a_watch_finds_what_a_trace_shows(program: str, relation: str) -> None:
     train = FURTHER[program][1]

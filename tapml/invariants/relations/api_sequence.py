@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Record, Window
+from tapml.invariants.record import (
+    BACKWARD,
+    BATCH,
+    FORWARD,
+    SCHEDULE,
+    STEP,
+    ZERO_GRAD,
+    Record,
+    Window,
+)
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
-SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.step"
 _ALWAYS: Final = (ZERO_GRAD, FORWARD, BACKWARD, STEP)
 # The order in which data goes through a training loop. All but the four above are optional: rules
 # about them apply once they have been called.
@@ -113,6 +121,11 @@ class APISequence(Relation):
                         decided = needed != ZERO_GRAD or state.stepped
                         if state.rhythm is None:
                             state.rhythm = state.came or needed != SCHEDULE
+                    # A closure makes its calls inside the step.
+                    inside = asked == STEP and any(
+                        each.name == needed and each.parent >= record.id for each in process
+                    )
+                    decided = decided and (state.came or not inside)
                     if decided and state.rhythm is not False and (state.known or needed in _ALWAYS):
                         records = (state.last or record, record)
                         found = "" if state.came else self._said(params, state.last)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import FORWARD, PARTS, STEP, Window
+from tapml.invariants.record import FORWARD, PARTS, RATE, STEP, ZERO_GRAD, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
 _SHOWN = 5
 _NONZERO, _ZERO = "Parameter.grad becomes nonzero", "Parameter.grad becomes zero"
+_DATA = "Parameter.data changes"
 _GENERIC = (FORWARD, STEP, "torch.nn.modules.container.")
 
 
@@ -50,7 +51,12 @@ class EventContain(Relation):
             contents = window.contents[id(record)]
             holds = params["child"] in contents
             # One loss may have no slope: a hinge that is met, an episode of equal rewards.
+            # There is nothing to clear before the first backward call.
+            if not holds and params["parent"] == ZERO_GRAD and _nothing_to_clear(record):
+                continue
             flat = not holds and params["child"] == _NONZERO and _ZERO in contents
+            # A schedule may begin, or end a cycle, at zero.
+            flat = flat or (not holds and params["child"] == _DATA and RATE in record.fields)
             again = memory.get(record.rank)
             memory[record.rank] = flat
             if flat and not again:
@@ -74,6 +80,10 @@ class EventContain(Relation):
     def concerns(self, params: Params) -> frozenset[str]:
         """Both events."""
         return frozenset({topic(params["parent"]), topic(params["child"].partition(" ")[0])})
+
+
+def _nothing_to_clear(record: Record) -> bool:
+    return record.fields.get("gradients") == "none"
 
 
 def _said(contents: frozenset[str]) -> str:

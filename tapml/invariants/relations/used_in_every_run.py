@@ -1,4 +1,4 @@
-"""UsedInEveryRun: a program that trains under autocast, or loads weights, does so in every run.
+"""UsedInEveryRun: what a program does somewhere, such as training under autocast, each run does.
 
 As :mod:`~tapml.invariants.relations.evaluated`, it is about whole runs of the program learned from.
 Weights are loaded between steps. A run that ends before the other runs loaded theirs is not judged.
@@ -16,6 +16,10 @@ from tapml.invariants.relation import Example, Memory, Params, Relation
 _LOAD: Final = "torch.nn.Module.load_state_dict"
 _SAID: Final = {
     "autocast": ("trains under autocast", "no forward call in training was under autocast"),
+    "no_grad": (
+        "runs a model in training mode without gradients",
+        "no model ran in training mode without gradients",
+    ),
     "load": ("loads weights between steps", "no weights were loaded between steps"),
 }
 
@@ -73,7 +77,9 @@ def _uses(window: Window, feature: str) -> Iterator[Record]:
                 yield record
         return
     for record in window.calls(FORWARD):
-        if record.context.get("autocast") and record.fields.get("module.training"):
+        cast, grad = record.context.get("autocast"), record.context.get("grad")
+        # Targets, teachers, and norms that are given statistics.
+        if record.fields.get("module.training") and (cast if feature == "autocast" else not grad):
             yield record
 
 

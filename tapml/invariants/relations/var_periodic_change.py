@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import Record, Window
+from tapml.invariants.record import RATE, ROUNDED, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 
@@ -24,11 +24,20 @@ class VarPeriodicChange(Relation):
             yield {"type": "Parameter", "attribute": "data", "held": "optimizer"}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
-        """Each variable of the model after each step but the first."""
+        """Each variable of the model after each step but the first.
+
+        A schedule may begin, or end a cycle, with one step at a rate of zero.
+        """
+        steps = window.calls(STEP)
+        still = bool(steps) and all(RATE in each.fields for each in steps)
+        again, memory["still"] = memory.get("still", False), still
+        if still and not again:
+            return
         for state in window.states:
             fields = state.fields
             mine = _is_loose(state) if "held" in params else fields["in_model"]
-            if fields["type"] == params["type"] and mine and "changed" in fields:
+            rounded = ROUNDED in fields
+            if fields["type"] == params["type"] and mine and "changed" in fields and not rounded:
                 holds = bool(fields["changed"])
                 found = "" if holds else f"{state.name} kept its value (digest {state.digest[:8]})"
                 yield Example(holds, (state,), state.name, found)

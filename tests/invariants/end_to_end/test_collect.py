@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
@@ -45,6 +46,36 @@ def test_a_script_that_fails_or_never_trains_is_an_error(
         command = [sys.executable, "-c", code]
         assert main(["invariants", "collect", str(tmp_path), "--", *command]) == 2
         assert said in capfd.readouterr().err
+
+
+_FORKS: Final = """
+import os, torch
+if os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    model(torch.ones(2, 2)).sum().backward()
+    optimizer.step()
+os._exit(0)
+"""
+
+
+def test_a_forked_rank_that_leaves_without_cleaning_up_has_a_whole_trace(tmp_path: Path) -> None:
+    collected = collect([sys.executable, "-c", _FORKS], tmp_path)
+    assert collected.exit_code == 0
+    assert collected.trace is not None
+    # What trains in its first step is known at its end.
+    assert collected.trace.steps == 3
+    assert collected.trace.notes == ()
+
+
+def test_a_script_without_an_optimizer_is_told_what_a_step_is(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code = "import torch; torch.nn.Linear(2, 1)(torch.ones(1, 2)).sum().backward()"
+    assert main(["invariants", "collect", str(tmp_path), "--", sys.executable, "-c", code]) == 2
+    assert "completed no training step: expected optimizer.step()" in capfd.readouterr().err
 
 
 def test_ctrl_c_ends_the_command_and_all_it_started(tmp_path: Path) -> None:

@@ -51,17 +51,6 @@ def test_an_optimizer_made_before_its_model_is_one_cause_from_the_first_step(
     assert "The data of each Parameter changes with every step." in texts
 
 
-def test_preconditions_say_when_a_rule_applies(learned: InvariantSet) -> None:
-    """At the first ``zero_grad`` there is no gradient that could be removed."""
-    (found,) = [
-        each
-        for each in learned.invariants
-        if each.params.get("child") == "Parameter.grad becomes none"
-    ]
-    (clause,) = found.precondition
-    assert [str(condition) for condition in clause] == ["gradients is 'nonzero'"]
-
-
 def test_invariants_hold_no_addresses_steps_or_shapes(learned: InvariantSet) -> None:
     for each in learned.invariants:
         text = json.dumps([each.params, msgspec.to_builtins(each.precondition)])

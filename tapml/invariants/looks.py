@@ -1,0 +1,111 @@
+"""Looks at parts of a training loop that one call alone does not show.
+
+Each is a few microseconds, reads what PyTorch keeps anyway, and says something in a field of the
+call that it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+
+_NODES: Final = 512
+
+
+def graph_of(roots: Any, wanted: Collection[str] | None = None) -> list[str]:
+    """The kinds of nodes in the graph of a loss, nearest first, and ``...`` if it has more.
+
+    Parameters
+    ----------
+    roots
+        The tensors that a backward call begins with.
+    wanted
+        Kinds to look for; the walk ends when all are found. None for all.
+    """
+    tensors = list(roots) if isinstance(roots, Sequence) else [roots]
+    # A root may also be an edge of the graph, which has its node.
+    found = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in tensors]
+    waiting = deque(each for each in found if each is not None)
+    seen, kinds = set(waiting), dict[str, None]()
+    missing = None if wanted is None else set(wanted)
+    while waiting and (missing is None or missing):
+        if len(seen) > _NODES:
+            return [*kinds, "..."]
+        node = waiting.popleft()
+        kind = node.name()
+        if missing is None or kind in missing:
+            kinds[kind] = None
+        if missing is not None:
+            missing.discard(kind)
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return list(kinds)
+
+
+def untracked_norms(model: torch.nn.Module) -> int:
+    """How many norms have trained weights, and statistics that saw no batch."""
+    found = 0
+    for part in model.modules():
+        if not isinstance(part, _NormBase) or part.num_batches_tracked is None:
+            continue
+        weight = part.weight
+        # To compare a distributed one, ranks would have to meet.
+        plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and not weight.is_meta
+        if plain and not int(part.num_batches_tracked):
+            found += bool((weight.detach() != 1).any())
+    return found
+
+
+class GradientsLeft:
+    """Tells whether an optimizer used the gradients that are cleared."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, _Mark | None] = {}
+
+    def keep(self, owner: object, parameters: Iterable[torch.Tensor]) -> None:
+        """The optimizer has used, or cleared, what there is."""
+        self._marks[id(owner)] = _mark(parameters)
+
+    def unused(self, owner: object, parameters: Iterable[torch.Tensor]) -> bool | None:
+        """Whether there are gradients that it did not use; None before its first step."""
+        if id(owner) not in self._marks:
+            return None
+        now = _mark(parameters)
+        return now is not None and now != self._marks[id(owner)]
+
+
+_Mark = tuple[int, int, int]
+
+
+def _mark(parameters: Iterable[torch.Tensor]) -> _Mark | None:
+    for each in parameters:
+        gradient = each.grad if each.is_leaf else None
+        if gradient is not None:
+            return id(each), id(gradient), gradient._version
+    return None
+
+
+def weights_in(value: Any, depth: int = 0) -> dict[str, torch.Tensor]:
+    """The largest dictionary of tensors in what a script saves."""
+    if not isinstance(value, Mapping) or depth > 3:
+        return {}
+    here = {
+        str(key).removeprefix("module."): each
+        for key, each in value.items()
+        if isinstance(each, torch.Tensor)
+    }
+    below = [weights_in(each, depth + 1) for each in value.values()]
+    return max([here, *below], key=len)
+
+
+def parameters_of(owner: torch.nn.Module | torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The parameters that a module has, or an optimizer holds."""
+    if isinstance(owner, torch.nn.Module):
+        return list(owner.parameters())
+    return [each for group in owner.param_groups for each in group["params"]]

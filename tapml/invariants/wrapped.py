@@ -1,0 +1,63 @@
+"""The functions of PyTorch whose calls a recording wraps in one and the same way."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import torch.nn.init
+import torch.optim.lr_scheduler
+
+COLLECTIVES: Final = [
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "irecv",
+    "isend",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+]
+
+# Functions whose calls are recorded: (the holder's name, the attribute, the recorded name).
+NOTED: Final = (
+    ("torch.nn.utils", "clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
+    ("torch.nn.utils", "clip_grad_value_", "torch.nn.utils.clip_grad_value_"),
+    ("torch.nn.Module", "train", "torch.nn.Module.train"),
+    ("torch.nn.Module", "load_state_dict", "torch.nn.Module.load_state_dict"),
+    ("torch.nn.Module", "to", "torch.nn.Module.to"),
+    ("torch.amp.GradScaler", "scale", "torch.amp.GradScaler.scale"),
+    ("torch.amp.GradScaler", "unscale_", "torch.amp.GradScaler.unscale_"),
+    ("torch.amp.GradScaler", "step", "torch.amp.GradScaler.step"),
+    ("torch.amp.GradScaler", "update", "torch.amp.GradScaler.update"),
+)
+
+# Some have a step of their own.
+SCHEDULERS: Final = sorted(
+    name
+    for name, kind in vars(torch.optim.lr_scheduler).items()
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.lr_scheduler.LRScheduler)
+    and "step" in vars(kind)
+)
+
+# They call functions for every tensor of a model.
+MUTED: Final = ("torch.nn.Module.load_state_dict", "torch.nn.Module.to")
+
+INITIALISERS: Final = tuple(
+    name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")
+)
+
+# The argument that names the other rank of a message.
+PEER: Final = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
