@@ -27,7 +27,9 @@ def test_each_process_begins_with_its_share(
     pytest.importorskip("xdist")
     monkeypatch.setenv("IMPORTED", str(tmp_path / "of-"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    # The second is set where this test's own run has several processes.
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTEST_XDIST_WORKER"):
+        monkeypatch.delenv(name, raising=False)
     pytester.makepyfile(test_a=MODULE, test_b=MODULE, test_c=MODULE, test_d=SKIPPED)
     plugins = ("-p", "tests.first_imports", "-p", "no:cacheprovider")
     result = pytester.runpytest_subprocess("-n", "2", "--import-mode=importlib", *plugins)

@@ -196,10 +196,13 @@ class Giving(nn.Module):
         (lambda x: (x.relu(), x), "is an input"),
         (lambda x: [x.relu()] * 2, "are one tensor"),
         (lambda x: x @ torch.ones(9, 9), r"does not take the inputs float32 \[2, 3\]"),
-        (lambda x: x.relu() if x.sum() > 0 else x * 2, "torch.export refuses"),
+        (
+            lambda x: x.relu() if x.sum() > 0 else x * 2,
+            "asks for a number that only a run knows, as a branch",
+        ),
         (lambda x: x + torch.randn(3), "differs between two runs of the same inputs"),
         (lambda x: x + torch.randn(3) * 1e-9, r"draws random numbers \(aten.randn.default\)"),
-        (lambda x: x.nonzero(), "size depends on the values"),
+        (lambda x: x.nonzero(), "as many rows as a mask picks"),
         (lambda x: x.double(), "float64"),
     ],
 )
