@@ -248,6 +248,8 @@ class WorkerPool:
         self._spare: Future[WorkerProcess] | None = None
         # Set once the spare worker shall start without further delay.
         self._wanted = threading.Event()
+        # Sessions come faster than spare workers are ready.
+        self._is_late = False
         self._kept: OrderedDict[str, WorkerProcess] = OrderedDict()
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -256,7 +258,8 @@ class WorkerPool:
     def prepare(self, after_seconds: float = 0.0) -> Future[WorkerProcess]:
         """Start the spare worker if there is none, without waiting for it.
 
-        It starts after some seconds, or at once when a session needs it.
+        It starts after some seconds; at once when a session needs it, or if the last one had to be
+        waited for.
         """
         with self._lock:
             spare = self._spare
@@ -264,7 +267,8 @@ class WorkerPool:
                 spare.done() and (spare.exception() is not None or not spare.result().alive())
             ):
                 self._wanted = wanted = threading.Event()
-                spare = self._starter.submit(self._start_after, after_seconds, wanted)
+                seconds = 0.0 if self._is_late else after_seconds
+                spare = self._starter.submit(self._start_after, seconds, wanted)
                 self._spare = spare
             return spare
 
@@ -358,6 +362,7 @@ class WorkerPool:
     def _take_spare(self) -> WorkerProcess | None:
         with self._lock:
             spare, self._spare = self._spare, None
+            self._is_late = spare is None or not spare.done()
             self._wanted.set()
         # That an earlier start failed says nothing of this one: it may have been short of memory.
         return spare.result() if spare is not None and spare.exception() is None else None
