@@ -164,7 +164,7 @@ def test_a_sum_of_numbers_that_may_be_large_is_refused() -> None:
     of = from_relax(
         "sum", ("n", 515), lambda x: relax.op.sum(relax.op.astype(x, "int64"), 1), dtype="int32"
     )
-    with pytest.raises(CompileError, match="64-bit sum .* may be from -"):
+    with pytest.raises(CompileError, match=r"64-bit sum .* may be from -"):
         compiled(of)
 
 
