@@ -171,13 +171,15 @@ class _Proof:
             self.values.prove(store.value)
             return
         buffer = store.buffer
-        kept = buffer not in self.values.pointers
-        if kept and (added := self._sums.note(store, self._steps)) is not None:
+        if (added := self._sums.note(store, self._steps)) is not None:
             self.values.prove(added)
+            if buffer in self.values.pointers:
+                self.values.read_low(buffer)
             return
         self.values.prove(store.value)
         if buffer in self.values.pointers:
             self.values.require(store.value, f"is written to {self.values.pointers[buffer]!r} and")
+            self._sums.begin(buffer, *self._ranges.of(store.value))
             return
         lower, upper = self._ranges.of(store.value)
         self._ranges.keep(buffer, lower, upper)

@@ -1,4 +1,4 @@
-"""How large the 64-bit sums in a kernel's shared and local memory become: see :mod:`.proof`."""
+"""How large the 64-bit sums in a kernel's memory become: see :mod:`.proof`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class _Sum:
 class Sums:
     """The sums of one walk over a kernel.
 
+    A tensor that the kernel is given holds one only where the kernel writes its first value, too.
     Elements of one buffer are not told apart. Threads that add to the same element have a barrier
     between them, or the kernel has a race, so that each of them takes steps of its own.
 
@@ -61,7 +62,9 @@ class Sums:
     def note(self, store: Any, steps: int) -> Any:
         """What a store adds to the element that it writes; None where it is no step of a sum."""
         added = _added(store)
-        if added is None:
+        if added is None or (
+            store.buffer in self._ranges.given and store.buffer not in self._first
+        ):
             return None
         if _is_of(added, store.buffer):
             sum_ = self._sums.setdefault(store.buffer, _Sum())
