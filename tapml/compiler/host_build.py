@@ -17,6 +17,7 @@ from tvm import tirx
 
 from tapml.compiler.cache import DiskCache, generator_hash, joint_hash
 from tapml.compiler.reference_module import REFERENCE_CACHE, REFERENCE_SUFFIX
+from tapml.compiler.reference_sorts import call_own_sorts
 from tapml_targets.codegen.host_mathematics import call_c_library
 from tapml_targets.codegen.host_schedule import (
     host_target,
@@ -98,7 +99,7 @@ def _compile(functions: Mapping[str, HostFunction]) -> dict[str, Any]:
     where: dict[str, bool] = {}
     for name, function in functions.items():
         loaded = load_function(OperatorSource(name, function.function, ()))
-        scheduled = schedule_for_host(call_c_library(loaded))
+        scheduled = schedule_for_host(call_c_library(call_own_sorts(loaded)))
         where[name] = slow = is_slow_to_reassociate(scheduled, host_target())
         named = scheduled.with_attr("global_symbol", function.symbol)
         parts.setdefault(slow, {})[function.symbol] = named

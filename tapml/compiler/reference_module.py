@@ -23,6 +23,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tapml.compiler.cache import DiskCache
+from tapml.compiler.reference_sorts import register_sorts
 from tapml_targets.cpu.loader import import_tvm_ffi
 from tapml_targets.errors import CompileError, InputError
 from tapml_targets.library import Parameter
@@ -135,6 +136,7 @@ class ReferenceModule(Mapping[str, ReferenceFunction]):
         failures: Mapping[str, CompileError],
         stored: StoredReference | None = None,
     ) -> None:
+        register_sorts()
         self._functions = dict(functions)
         self.failures = dict(failures)
         self.stored = stored

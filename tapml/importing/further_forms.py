@@ -35,12 +35,20 @@ def further() -> dict[Any, Callable[..., Any]]:
         _aten.median.default: lambda x: _true_middle(x.reshape(-1), 0)[0],
         _aten.median.dim: _true_middle,
         _aten.mode.default: _most_frequent,
+        _aten.sort.stable: _stable_sort,
         _aten.diagonal_scatter.default: _with_diagonal,
         _aten.index_reduce.default: _index_reduce,
         _aten.put.default: _put,
         _aten.conv_tbc.default: _convolution_of_times,
         _aten.lerp.Tensor: _between,
     }
+
+
+def _stable_sort(
+    operand: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[Tensor, Tensor]:
+    """All sorts here are stable."""
+    return torch.ops.aten.sort.default(operand, dim, descending)
 
 
 def _log_of_sums_so_far(operand: Tensor, dim: int) -> Tensor:

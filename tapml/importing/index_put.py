@@ -32,7 +32,7 @@ def converter(
             raise ValueError("values put by a mask beside other indices: give the mask's places")
         if (
             len(known) != len(indices)
-            or len(known) >= data.ty.ndim
+            or len(known) > data.ty.ndim
             or any(not str(each.ty.dtype).startswith("int") for each in known)
         ):
             return given(node)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import fx
-from tvm import relax
+from tvm import relax, tirx
 
 if TYPE_CHECKING:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -22,12 +23,7 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
         return importer.block_builder.emit(value)
 
     def arguments(node: fx.Node, *defaults: Any) -> tuple[Any, ...]:
-        """The operand, its axes (None for all) and further arguments, `defaults` where left out."""
-        given: list[Any] = list(importer.retrieve_args(node))
-        operand, axes, *rest = (*given, *defaults[max(len(given) - 1, 0) :])
-        if isinstance(axes, int):
-            axes = [axes]
-        return (operand, list(axes) if axes else None, *rest)
+        return _arguments(importer, node, *defaults)
 
     def extreme(reduce: Callable[..., Any]) -> Converter:
         def convert(node: fx.Node) -> Any:
@@ -60,24 +56,16 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
 
         return convert
 
-    def nonzero(operand: Any) -> Any:
-        is_bool = str(operand.ty.dtype) == "bool"
-        return operand if is_bool else emit(relax.op.not_equal(operand, _zero(operand)))
-
     def truth(reduce: Callable[..., Any]) -> Converter:
         """Whether any, or all: a maximum, or a minimum, of bytes, as TVM has none of predicates."""
 
         def convert(node: fx.Node) -> Any:
             operand, axes, keeps = arguments(node, None, False)
-            true = emit(relax.op.astype(nonzero(operand), "int8"))
+            true = emit(relax.op.astype(_truths(importer, operand), "int8"))
             found = emit(reduce(true, axes, keepdims=keeps))
             return emit(relax.op.astype(found, "bool"))
 
         return convert
-
-    def count(node: fx.Node) -> Any:
-        operand, axes = arguments(node, None)
-        return emit(relax.op.sum(emit(relax.op.astype(nonzero(operand), "int64")), axes))
 
     def log_sum(node: fx.Node) -> Any:
         operand, axes, keeps = arguments(node, None, False)
@@ -97,6 +85,7 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
         return emit(relax.op.sum(numbers, axes, keepdims=keeps))
 
     return {
+        **_counts(importer),
         "amax.default": extreme(relax.op.max),
         "amin.default": extreme(relax.op.min),
         "aminmax.default": extremes,
@@ -111,11 +100,65 @@ def converters(importer: ExportedProgramImporter) -> dict[str, Converter]:
         "all.default": truth(relax.op.min),
         "all.dim": truth(relax.op.min),
         "all.dims": truth(relax.op.min),
-        "count_nonzero.default": count,
-        "count_nonzero.dim_IntList": count,
         "logsumexp.default": log_sum,
         "nansum.default": sum_of_numbers,
     }
+
+
+def _arguments(importer: ExportedProgramImporter, node: fx.Node, *defaults: Any) -> tuple[Any, ...]:
+    """The operand, its axes (None for all) and further arguments, `defaults` where left out."""
+    given: list[Any] = list(importer.retrieve_args(node))
+    operand, axes, *rest = (*given, *defaults[max(len(given) - 1, 0) :])
+    if isinstance(axes, int):
+        axes = [axes]
+    return (operand, list(axes) if axes else None, *rest)
+
+
+def _truths(importer: ExportedProgramImporter, operand: Any) -> Any:
+    if str(operand.ty.dtype) == "bool":
+        return operand
+    return importer.block_builder.emit(relax.op.not_equal(operand, _zero(operand)))
+
+
+def _counts(importer: ExportedProgramImporter) -> dict[str, Converter]:
+    """How many are true: in 32 bits, with bounds that a kernel without 64 bits can rely on."""
+
+    def counted(truths: Any, axes: Axes, *, keeps: bool) -> Any:
+        emit = importer.block_builder.emit
+        rank = truths.ty.ndim
+        extents = [truths.ty.shape[axis] for axis in range(rank) if _is_in(axis, axes, rank)]
+        known = all(isinstance(each, tirx.IntImm) for each in extents)
+        most = min(prod(map(int, extents)), _MOST) if known else _MOST
+        found = emit(relax.op.sum(emit(relax.op.astype(truths, "int32")), axes, keepdims=keeps))
+        return emit(relax.op.astype(emit(relax.op.clip(found, 0, most)), "int64"))
+
+    def count(node: fx.Node) -> Any:
+        operand, axes = _arguments(importer, node, None)
+        return counted(_truths(importer, operand), axes, keeps=False)
+
+    def sum_of(given: Converter) -> Converter:
+        def convert(node: fx.Node) -> Any:
+            operand, axes, keeps = _arguments(importer, node, None, False)
+            if str(operand.ty.dtype) != "bool" or node.kwargs.get("dtype") is not None:
+                return given(node)
+            return counted(operand, axes, keeps=keeps)
+
+        return convert
+
+    sums = ("sum.default", "sum.dim_IntList")
+    return {
+        "count_nonzero.default": count,
+        "count_nonzero.dim_IntList": count,
+        **{name: sum_of(importer.convert_map[name]) for name in sums},
+    }
+
+
+# Nothing that a device holds has more elements.
+_MOST: Final = (1 << 31) - 1
+
+
+def _is_in(axis: int, axes: Axes, rank: int) -> bool:
+    return axes is None or axis in axes or axis - rank in axes
 
 
 _FLOATS: Final = ("float", "bfloat")

@@ -242,8 +242,10 @@ def _index_put(
     axes = [axis for axis, _ in given]
     rest = [axis for axis in range(operand.dim()) if axis not in axes]
     count, index = 1, None
-    for axis, each in given:
+    for axis, place in given:
         extent = operand.shape[axis]
+        # A place fits 32 bits, and what is computed with 64 does not run on every platform.
+        each = place.to(torch.int32)
         own = torch.where(each < 0, each + extent, each)
         index = own if index is None else index * extent + own
         count *= extent

@@ -20,6 +20,7 @@ from tests.compiler.operators import (
     scale,
     softmax,
 )
+from tests.compiler.webgpu_operators import scan
 
 
 def test_operators_run_by_name_and_write_their_outputs_in_place() -> None:
@@ -58,6 +59,32 @@ def test_curves_keep_their_digits_near_zero(dtype: str) -> None:
         compile_reference([of])[name](given, found)
         expected = curve(given.astype(np.longdouble))
         np.testing.assert_allclose(found, expected, rtol=3 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sort_has_nan_as_the_largest_and_keeps_the_order_of_equal_ones(axis: int) -> None:
+    given = np.array([[2, np.nan, -np.inf, 2, 5], [np.nan, 0, np.nan, -0.0, 1]] * 2, np.float32)
+    expected = {
+        down: np.argsort(np.where(np.isnan(given), 9, given) * (-1) ** down, axis, kind="stable")
+        for down in (False, True)
+    }
+    calls = {
+        "up": (lambda x: relax.op.argsort(x, axis, dtype="int64"), expected[False]),
+        "down": (lambda x: relax.op.argsort(x, axis, descending=True), expected[True]),
+        "sort": (
+            lambda x: relax.op.sort(x, axis, descending=True),
+            np.take_along_axis(given, expected[True], axis),
+        ),
+        "topk": (
+            lambda x: relax.op.topk(x, 3, axis, ret_type="indices", dtype="int64"),
+            np.take(expected[True], range(3), axis),
+        ),
+    }  # fmt: skip
+    for name, (build, wanted) in calls.items():
+        of = scan(name, given.shape, build)
+        found = np.zeros(wanted.shape, of.parameters[-1].dtype)
+        compile_reference([of])[name](given, found)
+        np.testing.assert_array_equal(found, wanted, name)
 
 
 @pytest.mark.parametrize("start", range(5))

@@ -147,6 +147,27 @@ def test_an_argmax_that_is_summed_is_refused() -> None:
         compiled(scan("cumsum", (4, 8), lambda x: relax.op.cumsum(x, axis=1), dtype="int64"))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_count_of_predicates_is_proven_to_be_small(adapter: Driver, axis: int) -> None:
+    def count(x: Any) -> Any:
+        positive = relax.op.greater(x, relax.const(0.0))
+        return relax.op.sum(relax.op.astype(positive, "int64"), axis=axis)
+
+    of = from_relax("count", ("n", 515), count)
+    given = np.random.default_rng(4).standard_normal((70, 515), np.float32)
+    result = np.full(given.shape[1 - axis], -1, np.int64)
+    _, found = run(adapter, compiled(of), "count", [given, result])
+    np.testing.assert_array_equal(found, (given > 0).sum(axis))
+
+
+def test_a_sum_of_numbers_that_may_be_large_is_refused() -> None:
+    of = from_relax(
+        "sum", ("n", 515), lambda x: relax.op.sum(relax.op.astype(x, "int64"), 1), dtype="int32"
+    )
+    with pytest.raises(CompileError, match=r"64-bit sum .* may be from -"):
+        compiled(of)
+
+
 def test_an_index_beside_the_tensors_must_fit_where_it_is_used(adapter: Driver) -> None:
     start = tirx.Var("start", "int64")
     given = te.placeholder((16,), "float32", name="given")

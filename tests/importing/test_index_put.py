@@ -23,6 +23,7 @@ class Puts(nn.Module):
             data.index_put((at,), torch.zeros(())),
             data.index_put((data < 0,), torch.zeros(1)),
             masked,
+            data.index_put((at, other, other), rows[:, 0, 0]),
             data.index_add(0, at, rows, alpha=2.0),
         )
 
@@ -33,4 +34,4 @@ def test_they_are_pytorchs() -> None:
     at, other = torch.tensor([4, 0, 2]), torch.tensor([-1, 2, 2])
     given = (data, at, other, rows)
     report = root_module(import_module(Puts(), given), [each.numpy() for each in given])
-    assert sum(each.kind == "output" for each in report.compared) == 7
+    assert sum(each.kind == "output" for each in report.compared) == 8

@@ -9,6 +9,10 @@ bits is right where it changes no result:
   have its true value, so it must lie within 32 bits whatever the shapes are; likewise what is
   written into a tensor of 64-bit integers.
 
+A sum that shared or local memory holds grows by what is added, at most once for every step of the
+loops around it; where elements are added to each other, as threads join their parts, it at most
+doubles. So a count of predicates is as large as there are elements.
+
 What is read from a tensor of 64-bit integers can be anything. As an index, or cut to 32 bits, its
 low word is all that counts. Clamped between or compared with 32-bit values, it is read saturated,
 which gives what the true value would have given. Anything else is refused.
@@ -23,6 +27,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tapml_targets.codegen.sums import UNKNOWN_STEPS, Sums
 from tapml_targets.codegen.symbol_bounds import LaunchRange, Range
 from tapml_targets.codegen.value_proof import ValueProof
 from tapml_targets.codegen.value_ranges import ValueRanges
@@ -60,6 +65,7 @@ def prove_narrow(function: Any, launch: LaunchRange) -> Mapping[str, str]:
     for _ in range(_ROUNDS):
         proof = _Proof(function, launch, dict(kept))
         proof.statement(function.body)
+        proof.finish()
         if proof.kept == kept:
             return proof.values.modes
         kept = proof.kept
@@ -87,6 +93,8 @@ class _Proof:
     def __init__(self, function: Any, launch: LaunchRange, kept: dict[Any, Range]) -> None:
         self._grid = dict(zip("xyz", launch.grid, strict=True))
         self._ranges = ValueRanges(kept)
+        self._sums = Sums(self._ranges)
+        self._steps = 1
         self.values = ValueProof(self._ranges)
         scalars = [p for p in function.params if tvm.ir.is_prim_var(p)]
         for variable, (lower, upper) in zip(scalars, launch.scalars, strict=True):
@@ -96,6 +104,10 @@ class _Proof:
     def kept(self) -> dict[Any, Range]:
         """What shared and local 64-bit memory was seen to be given."""
         return self._ranges.kept
+
+    def finish(self) -> None:
+        """Prove what the sums come to."""
+        self._sums.finish()
 
     def statement(self, statement: Any) -> None:
         """Prove one statement and what is in it."""
@@ -117,7 +129,9 @@ class _Proof:
                 self._loop(statement)
             case "While":
                 self.values.prove(statement.condition)
+                before, self._steps = self._steps, UNKNOWN_STEPS
                 self.statement(statement.body)
+                self._steps = before
             case "IfThenElse":
                 self.values.prove(statement.condition)
                 self.statement(statement.then_case)
@@ -145,7 +159,10 @@ class _Proof:
         self.values.prove(loop.extent)
         first, extent = self._ranges.of(loop.min), self._ranges.of(loop.extent)
         self._ranges.bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
+        before = self._steps
+        self._steps = min(before * max(extent[1], 1), UNKNOWN_STEPS)
         self.statement(loop.body)
+        self._steps = before
 
     def _store(self, store: Any) -> None:
         for index in store.indices:
@@ -153,11 +170,18 @@ class _Proof:
         if str(store.value.ty) != _WIDE:
             self.values.prove(store.value)
             return
-        self.values.prove(store.value)
         buffer = store.buffer
+        if (added := self._sums.note(store, self._steps)) is not None:
+            self.values.prove(added)
+            if buffer in self.values.pointers:
+                self.values.read_low(buffer)
+            return
+        self.values.prove(store.value)
         if buffer in self.values.pointers:
             self.values.require(store.value, f"is written to {self.values.pointers[buffer]!r} and")
+            self._sums.begin(buffer, *self._ranges.of(store.value))
             return
         lower, upper = self._ranges.of(store.value)
         self._ranges.keep(buffer, lower, upper)
+        self._sums.begin(buffer, lower, upper)
         self.values.require(store.value, "is kept in shared or local memory and")

@@ -173,6 +173,10 @@ class ValueProof:
         self._read_as(self.pointers[node.source], SATURATED)
         return True
 
+    def read_low(self, buffer: Any) -> None:
+        """Note that a tensor that the kernel is given is read for its low words."""
+        self._read_as(self.pointers[buffer], LOW)
+
     def _read_as(self, name: str, mode: str) -> None:
         if self.modes.setdefault(name, mode) != mode:
             raise CompileError(
