@@ -203,8 +203,10 @@ def _values_decide_nothing() -> Iterator[None]:
     from torch.utils import _pytree
 
     def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-        if isinstance(pred, bool):
+        if not isinstance(pred, torch.Tensor):
             return (true_fn if pred else false_fn)(*operands)
+        # One element may have axes, which the result does not get.
+        pred = pred.reshape(())
         return _pytree.tree_map(
             lambda yes, no: torch.where(pred, yes, no), true_fn(*operands), false_fn(*operands)
         )
