@@ -43,6 +43,10 @@ def with_defined(model: Any) -> Any:
     found = {n.op_type for n in model.graph.node if n.domain in ("", "ai.onnx")} & _DEFINED
     if not found:
         return model
+    for node in model.graph.node:
+        if node.op_type in found and node.domain in ("", "ai.onnx") and "" in node.input:
+            place = list(node.input).index("")
+            raise refused(node, f"its input {place} is left out, and later ones are there")
     names = [("", each) for each in sorted(found)]
     # The inliner asks for the types of stored tensors, too.
     described = {each.name for each in (*model.graph.input, *model.graph.value_info)}

@@ -235,6 +235,15 @@ MODELS: dict[str, Callable[[Path], Path]] = {
         microsoft("SkipLayerNormalization", "x", "s", "g", "b", epsilon=1e-5),
         {"s": floats(2, 4, 8), "g": floats(8) + 1, "b": floats(8)},
     ),
+    # Numbers so small that the default epsilon counts, which is 1e-12 of these two alone.
+    "SkipSimplifiedLayerNormalization": lambda path: write(
+        path,
+        [
+            node("Mul", ["x", "few"], ["v"]),
+            *microsoft("SkipSimplifiedLayerNormalization", "v", "s", "g"),
+        ],
+        {"few": np.float32(1e-3), "s": floats(2, 4, 8) / 1e3, "g": floats(8) + 1},
+    ),
     "an attention with a mask": lambda path: write(
         path,
         microsoft("Attention", "x", "w", "b", "m", num_heads=2),
@@ -324,6 +333,16 @@ def long(path: Path) -> Path:
         (
             lambda path: write(path, [node("NonZero", ["x"], ["y"], name="n")], element=I64),
             "NonZero in node 'n' .* how many results there are",
+        ),
+        (
+            lambda path: write(
+                path,
+                [node("Attention", ["x", "x", "x", "", "p", "p"], ["y", "k", "v"], name="past")],
+                {"p": floats(1, 2, 3, 8)},
+                inputs={"x": (1, 2, 4, 8)},
+                opset=NEWEST,
+            ),
+            "Attention in node 'past' .* its input 3 is left out, and later ones are there",
         ),
         (
             lambda path: write(path, microsoft("CropAndResize", "x")),
