@@ -138,6 +138,27 @@ def quantized(path: Path) -> Path:
     return write(path, nodes, stored, inputs={"x": (1, 3, 6, 6)})
 
 
+def deep(path: Path) -> Path:
+    """Four convolutions of codes, whose sums are as whole as onnxruntime's."""
+    stored: dict[str, Any] = {
+        "z": np.uint8(128),
+        "wz": np.zeros(16, np.int8),
+        "s": np.float32(0.02),
+    }
+    nodes, channels = [node("QuantizeLinear", ["x", "s", "z"], ["q0"])], 3
+    for at in range(4):
+        codes = RANDOM.integers(-127, 128, (16, channels, 3, 3)).astype(np.int8)
+        # Of an even number of sums to a code one lies between two codes.
+        scales = np.full(16, 1 / (380 if channels == 3 else 876), np.float32)
+        bias = RANDOM.integers(-500, 500, 16).astype(np.int32)
+        stored |= {f"w{at}": codes, f"ws{at}": scales, f"b{at}": bias}
+        inputs = [f"q{at}", "s", "z", f"w{at}", f"ws{at}", "wz", "s", "z", f"b{at}"]
+        nodes.append(node("QLinearConv", inputs, [f"q{at + 1}"], pads=[1, 1, 1, 1]))
+        channels = 16
+    nodes.append(node("DequantizeLinear", ["q4", "s", "z"], ["y"]))
+    return write(path, nodes, stored, inputs={"x": (1, 3, 16, 16)})
+
+
 def summed(path: Path) -> Path:
     """A product as quantize_dynamic of onnxruntime writes it."""
     nodes = [
@@ -207,6 +228,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
         {"st": np.array(8), "w": np.hanning(16).astype(np.float32)},
         inputs={"x": (1, 64, 1)},
     ),
+    "convolutions of codes": deep,
     "codes of zeros alone": lambda path: write(
         path,
         [
