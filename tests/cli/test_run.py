@@ -123,10 +123,10 @@ def test_a_stop_ends_the_text_and_a_conversation_goes_on_by_lines(
     monkeypatch.setattr(converse, "texts_of", pressed)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\nHi\n")))
     talked = run_here(*arguments, "--interactive", "--chat", cache=cache)
-    cut = talked.output.splitlines()
-    assert (talked.exit_code, ended, len(cut)) == (0, [True, True], 2)
-    assert first.startswith(cut[0])
-    assert len(cut[0]) < len(first)
+    short = talked.output.splitlines()
+    assert (talked.exit_code, ended, len(short)) == (0, [True, True], 2)
+    assert first.startswith(short[0])
+    assert len(short[0]) < len(first)
 
 
 def test_a_chats_prompt_is_written_by_the_models_template(package: Path, cache: Path) -> None:
