@@ -44,7 +44,12 @@ def with_defined(model: Any) -> Any:
     if not found:
         return model
     for node in model.graph.node:
-        if node.op_type in found and node.domain in ("", "ai.onnx") and "" in node.input:
+        if node.op_type not in found or node.domain not in ("", "ai.onnx"):
+            continue
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        if "" in node.input:
+            # The inliner asks for the types of all that are there.
             place = list(node.input).index("")
             raise refused(node, f"its input {place} is left out, and later ones are there")
     names = [("", each) for each in sorted(found)]

@@ -51,6 +51,10 @@ def _begun(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
+_LEAST: Final = -9999.0
+"""What OpenAI's API has for a token that cannot come."""
+
+
 @dataclass(frozen=True)
 class _Probable:
     """A token with the logarithm of its probability, and the most probable ones there."""
@@ -64,6 +68,8 @@ class _Probable:
         exact = logits.astype(np.float64)
         exact -= exact.max()
         exact -= np.log(np.exp(exact).sum())
+        # JSON has no infinity and nothing that is no number.
+        exact = np.nan_to_num(np.maximum(exact, _LEAST), nan=_LEAST)
         order = np.argsort(-exact, kind="stable")[:count].tolist()
         return cls(token, float(exact[token]), tuple((each, float(exact[each])) for each in order))
 
