@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_targets.errors import InputError
@@ -95,13 +97,35 @@ def _answered(
         steps = model.generate_tokens(
             ids, max_new_tokens=arguments.max_new_tokens, sampling=sampling
         )
-        for piece in texts_of(model, ids, steps, arguments.stop):
-            pieces.append(piece)
-            print(piece, end="", flush=True)
-    except KeyboardInterrupt:
-        pass
+        with _interruption() as interrupted:
+            for piece in texts_of(model, ids, steps, arguments.stop):
+                pieces.append(piece)
+                print(piece, end="", flush=True)
+                if interrupted():
+                    break
     except InputError as error:
         print(f"{error} (/new begins a conversation)", file=sys.stderr)
         return None
     print(flush=True)
     return "".join(pieces)
+
+
+@contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Tells whether Ctrl-C was pressed; a second one raises KeyboardInterrupt.
+
+    A command that is half-way when it is raised would cost the device's session.
+    """
+    pressed = False
+
+    def press(*_: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)

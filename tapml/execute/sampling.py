@@ -82,6 +82,14 @@ class Sampling:
                     f"{token}, got {value}"
                 )
 
+    def check_bias(self, vocabulary: int) -> None:
+        """Raise :class:`InputError` if a token of the bias is not in the vocabulary."""
+        for token, _ in self.bias:
+            if not 0 <= token < vocabulary:
+                raise InputError(
+                    f"logit_bias: token {token} is not in the vocabulary of {vocabulary} tokens"
+                )
+
     def chooser(self) -> Choose:
         """A choice for each token of one text, in their order."""
         generator = np.random.default_rng(self.seed)
@@ -106,10 +114,6 @@ class Sampling:
         """Logits with the bias added, and the penalties of the tokens so far taken away."""
         found = logits.astype(np.float64)
         for token, value in self.bias:
-            if not 0 <= token < len(found):
-                raise InputError(
-                    f"logit_bias: token {token} is not in the vocabulary of {len(found)} tokens"
-                )
             found[token] += value
         for token, count in counts.items():
             found[token] -= count * self.frequency_penalty + self.presence_penalty

@@ -75,6 +75,12 @@ class FlatModule(nn.Module):
             raise InputError(
                 f"a sample has other arguments than the inputs: expected {', '.join(self.names)}"
             )
+        for given, constant in zip(leaves, self._constants, strict=True):
+            if not isinstance(given, Tensor) and given != constant:
+                raise InputError(
+                    f"a sample has {given!r} where the inputs have {constant!r}: what is no tensor "
+                    "is the same in every call; make another model for it"
+                )
         return [leaves[at] for at in found]
 
 

@@ -38,6 +38,7 @@ _PROMOTED: Final = (
     "div.Tensor",
     "cat.default",
     "clamp.default",
+    "clamp.Tensor",
     "maximum.default",
     "minimum.default",
     "mul.Scalar",

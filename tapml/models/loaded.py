@@ -26,6 +26,7 @@ from tapml.models.stored import (
     StoredModule,
 )
 from tapml.models.text import Codec
+from tapml_targets.errors import MismatchError
 
 _ROOTING_PROMPT: Final = 7
 # Of a comparison with the class's own forward.
@@ -40,7 +41,8 @@ class OwnStep(NamedTuple):
     """One run of an entry: its rows ``[positions, width]``, and those of the class's forward.
 
     `alone` says that they have a scale of their own and not that of all steps. `allowed` is the
-    largest difference relative to it where that is not the dtype's.
+    largest difference relative to it where that is not the dtype's, and `usual` the largest root
+    of the mean of their squares then.
     """
 
     entry: str
@@ -48,12 +50,32 @@ class OwnStep(NamedTuple):
     own: Array
     alone: bool = False
     allowed: float | None = None
+    usual: float | None = None
 
     @classmethod
-    def of_output(cls, entry: str, ours: Any, own: Any, *, allowed: float | None = None) -> OwnStep:
-        """One output, whatever its shape."""
+    def of_output(
+        cls,
+        entry: str,
+        ours: Any,
+        own: Any,
+        *,
+        allowed: float | None = None,
+        usual: float | None = None,
+    ) -> OwnStep:
+        """One output, whatever its shape.
+
+        Raises
+        ------
+        MismatchError
+            If the two have other shapes.
+        """
+        if np.shape(ours) != np.shape(own):
+            raise MismatchError(
+                f"an output of {entry} has the shape {np.shape(ours)}, and {np.shape(own)} in the "
+                "model's own run: an operator means something else here"
+            )
         rows = [np.asarray(each, dtype=np.float64).reshape(1, -1) for each in (ours, own)]
-        return cls(entry, rows[0], rows[1], alone=True, allowed=allowed)
+        return cls(entry, rows[0], rows[1], True, allowed, usual)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from there on. Of an ``If`` both branches are computed, and ``Where`` takes one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,6 +18,9 @@ from tapml.models.onnx_written import Array, Written, refused
 CONTROL_FLOW: Final = frozenset({"If", "Loop", "Scan"})
 _MOST_STEPS: Final = 4096
 _MOST_NODES: Final = 1 << 17
+_INT32: Final = 6
+# bool, int8, int16 and uint16.
+_NOT_CHOSEN: Final = frozenset({9, 3, 5, 4})
 _Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 
@@ -47,18 +50,43 @@ def write_out_control_flow(model: Any, shapes: _Shapes) -> None:
     constants = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
     constants |= constants_of(model.graph.node)
     nodes: list[Any] = []
+    sides: list[tuple[Any, str, str]] = []
     for node in model.graph.node:
         if node.op_type not in CONTROL_FLOW:
             nodes.append(node)
             continue
         written = Written(node.name or node.output[0])
-        _WRITERS[node.op_type](_Node(node, written, constants, shapes))
+        at = _Node(node, written, constants, shapes)
+        _WRITERS[node.op_type](at)
         nodes += written.nodes
         model.graph.initializer.extend(written.weights)
         if len(nodes) > _MOST_NODES:
             raise refused(node, f"it is {len(nodes)} nodes: expected at most {_MOST_NODES}")
+        sides += [(node, *each) for each in at.sides]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+    _check_sides(model, sides)
+
+
+def _check_sides(model: Any, sides: Sequence[tuple[Any, str, str]]) -> None:
+    """Raise for values of other extents than those they may take the place of."""
+    import onnx
+
+    if not sides:
+        return
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    found = {each.name: _extents(each) for each in (*inferred.value_info, *inferred.output)}
+    found |= {each.name: _extents(each) for each in inferred.input}
+    found |= {each.name: list(each.dims) for each in inferred.initializer}
+    for node, one, other in sides:
+        shapes = found.get(one), found.get(other)
+        # Where would make one of both extents of them.
+        if None not in shapes and shapes[0] != shapes[1]:
+            raise refused(
+                node,
+                f"{shapes[0]} or {shapes[1]} are the extents of a result, by a condition that is "
+                "known only when it runs: export the branch, or the steps, that are needed",
+            )
 
 
 def constants_of(nodes: Sequence[Any]) -> dict[str, Array]:
@@ -82,6 +110,10 @@ class _Node:
     written: Written
     constants: Mapping[str, Array]
     shapes: _Shapes
+    sides: list[tuple[str, str]] = field(default_factory=list)
+    """Pairs of values of which a run takes one."""
+    stored: dict[str, str] = field(default_factory=dict)
+    """Names of tensors that graphs inside have, which are stored once for all steps."""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -101,18 +133,52 @@ class _Node:
 
         prefix = f"{self.written.name}/{step}"
         names = dict(values)
-        for each in graph.initializer:
-            tensor = onnx.TensorProto()
-            tensor.CopyFrom(each)
-            names[each.name] = tensor.name = f"{prefix}/{each.name}"
-            self.written.weights.append(tensor)
+        names |= self._store(graph)
         for number, node in enumerate(graph.node):
+            if node.op_type == "Constant":
+                continue
             copied = onnx.NodeProto()
             copied.CopyFrom(node)
             _rename(copied, names, prefix)
             copied.name = f"{prefix}/{node.name or f'{node.op_type}_{number}'}"
             self.written.nodes.append(copied)
         return [names.get(each.name, each.name) for each in graph.output]
+
+    def _store(self, graph: Any) -> dict[str, str]:
+        """New names of the tensors of a graph, of which there is one for all steps."""
+        import onnx
+
+        tensors = {each.name: each for each in graph.initializer}
+        for name, array in constants_of(graph.node).items():
+            tensors[name] = onnx.numpy_helper.from_array(np.asarray(array), name)
+        names = {}
+        for name, each in tensors.items():
+            key = f"{self.written.name}/{'_'.join(n.name for n in graph.output)}/{name}"
+            if key not in self.stored:
+                tensor = onnx.TensorProto()
+                tensor.CopyFrom(each)
+                tensor.name = key
+                self.written.weights.append(tensor)
+                self.stored[key] = key
+            names[name] = key
+        return names
+
+    def chosen(self, condition: str, yes: str, no: str, like: Any) -> str:
+        """One of two values of the type of an output of a graph inside."""
+        self.sides.append((yes, no))
+        element = like.type.tensor_type.elem_type
+        one = self.written.one
+        if element not in _NOT_CHOSEN:
+            return one("Where", condition, yes, no)
+        # onnxruntime chooses among few types.
+        wide = [one("Cast", each, to=_INT32) for each in (yes, no)]
+        return one("Cast", one("Where", condition, *wide), to=element)
+
+    def check_steps(self, graph: Any, steps: int) -> None:
+        """Raise if a graph, so many times, has too many nodes."""
+        count = steps * len(graph.node)
+        if count > _MOST_NODES:
+            raise refused(self.node, f"it is {count} nodes: expected at most {_MOST_NODES}")
 
 
 def _rename(node: Any, names: dict[str, str], prefix: str) -> None:
@@ -166,7 +232,7 @@ def _if(at: _Node) -> None:
                 f"its branches give {shapes[0]} and {shapes[1]} for {name}, by a condition that is "
                 "known only when it runs: export the branch that is needed",
             )
-        written.result(written.one("Where", condition, yes, no), name)
+        written.result(at.chosen(condition, yes, no, values[0]), name)
 
 
 def _extents(value: Any) -> list[int] | None:
@@ -195,6 +261,7 @@ def _scan(at: _Node) -> None:
     if len(steps) != 1 or not 0 < max(steps) <= _MOST_STEPS:
         raise refused(node, f"it has {sorted(steps)} steps: expected 1 to {_MOST_STEPS}")
     length = steps.pop()
+    at.check_steps(body, length)
     columns = [
         _cut(written, source, axis, length, len(shape or ()))
         for source, axis, shape in zip(sources, read, shapes, strict=True)
@@ -243,15 +310,19 @@ def _loop(at: _Node) -> None:
             "model with the loop unrolled, or for one length",
         )
     steps = int(known.reshape(-1)[0])
-    if not 0 <= steps <= _MOST_STEPS:
+    if steps > _MOST_STEPS:
         raise refused(node, f"it has {steps} steps: expected 0 to {_MOST_STEPS}")
+    steps = max(steps, 0)
     begins = at.constant(condition) if condition else np.array(True)
     if begins is not None and not begins.any():
         steps = 0
+    at.check_steps(body, steps)
     goes_on = _goes_on(body)
     rows: list[list[str]] = [[] for _ in body.output[1 + kept :]]
     if rows and (not goes_on or begins is None or not steps):
-        raise refused(node, "it collects values, and may end earlier: expected a fixed length")
+        raise refused(
+            node, "it collects values, and may end earlier or has no step: expected a fixed length"
+        )
     inputs = [each.name for each in body.input]
     # Whether the step is one that runs; None while that is certain.
     running = None if begins is not None else condition
@@ -263,8 +334,8 @@ def _loop(at: _Node) -> None:
         new = results[:kept]
         if running is not None:
             new = [
-                written.one("Where", running, value, old)
-                for value, old in zip(new, states, strict=True)
+                at.chosen(running, value, old, like)
+                for value, old, like in zip(new, states, body.output[1:], strict=False)
             ]
             going = written.one("And", running, going)
         states = new

@@ -42,14 +42,17 @@ _NO_MODEL: Final = " is no valid ONNX model: "
 _AGAIN: Final = "; export it again"
 _LARGEST: Final = (1 << 31) - 1
 _MOST_NODES: Final = 1 << 17
+_OF_CODES: Final = 5e-2
+# Steps are rare, and so the root of the mean of their squares is small.
+_USUAL: Final = 5e-3
 # The largest difference of an output, of its largest number, by operators that are in the model.
 # Those of codes: a number at the border of two becomes the one or the other, and so an output moves
 # by steps of its scale. Of a classifier with probabilities onnxruntime ends an iteration early.
 _ALLOWED: Final = {
-    "DynamicQuantizeLinear": 5e-2,
-    "QLinearConv": 5e-2,
-    "QLinearMatMul": 5e-2,
-    "QuantizeLinear": 5e-2,
+    "DynamicQuantizeLinear": _OF_CODES,
+    "QLinearConv": _OF_CODES,
+    "QLinearMatMul": _OF_CODES,
+    "QuantizeLinear": _OF_CODES,
     "SVMClassifier": 1e-2,
 }
 # Graphs inside of one another.
@@ -99,10 +102,24 @@ class OnnxModel(LoadedModule):
         """The folded model beside the file, both in onnxruntime without optimization."""
         inputs = self.stored.prepare(self.samples[0][0])
         ours, own = (run_onnx(each, inputs) for each in (self.folded, self.original))
-        found = [_ALLOWED.get(node.op_type, 0.0) for node in self.original.graph.node]
-        allowed = max(found, default=0.0) or None
-        for name in own:
-            yield OwnStep.of_output(MODULE, ours[name], own[name], allowed=allowed)
+        allowed = max(map(_allowed, self.original.graph.node), default=0.0) or None
+        for name, values in own.items():
+            # Labels and places are whole numbers, and have no steps.
+            coded = values.dtype.kind == "f" or values.dtype.itemsize == 1
+            yield OwnStep.of_output(
+                MODULE,
+                ours[name],
+                values,
+                allowed=allowed if coded else None,
+                usual=_USUAL if coded and allowed == _OF_CODES else None,
+            )
+
+
+def _allowed(node: Any) -> float:
+    """What :data:`_ALLOWED` has of a node."""
+    if node.op_type == "SVMClassifier" and not any(e.name == "prob_a" for e in node.attribute):
+        return 0.0
+    return _ALLOWED.get(node.op_type, 0.0)
 
 
 def load_onnx(
@@ -405,11 +422,18 @@ def _fold(model: Any, path: Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.log_severity_level = 4
+    # It makes codes of numbers that the file has as they are.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     with tempfile.TemporaryDirectory() as folder, _reading(path):
         file = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(file)
+        # Sums of codes are whole numbers as long as no scale is in their weights.
+        rounds = any(node.op_type == "Round" for node in model.graph.node)
         onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["ConvMulFusion"] if rounds else [],
         )
         folded = onnx.load(file)
     taken: set[str] = set()

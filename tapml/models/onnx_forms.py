@@ -8,6 +8,7 @@ in the file, and what is written here is compared with that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -42,6 +43,15 @@ def with_defined(model: Any) -> Any:
     found = {n.op_type for n in model.graph.node if n.domain in ("", "ai.onnx")} & _DEFINED
     if not found:
         return model
+    for node in model.graph.node:
+        if node.op_type not in found or node.domain not in ("", "ai.onnx"):
+            continue
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        if "" in node.input:
+            # The inliner asks for the types of all that are there.
+            place = list(node.input).index("")
+            raise refused(node, f"its input {place} is left out, and later ones are there")
     names = [("", each) for each in sorted(found)]
     # The inliner asks for the types of stored tensors, too.
     described = {each.name for each in (*model.graph.input, *model.graph.value_info)}
@@ -211,9 +221,17 @@ def _det(at: At) -> list[str]:
     return [one("Add", one("Sub", parts[0], parts[1]), parts[2])]
 
 
+# Numbers of a table of waves.
+_MOST_WAVES: Final = 1 << 24
+
+
 def _waves(at: At, length: int, *, inverse: bool, onesided: bool) -> tuple[Array, Array]:
     """Cosines and sines of a transform, ``[length, results]``."""
     count = length // 2 + 1 if onesided else length
+    if length * count > _MOST_WAVES:
+        raise refused(
+            at.node, f"a transform of {length} numbers: expected {math.isqrt(_MOST_WAVES)} at most"
+        )
     turns = np.outer(np.arange(length), np.arange(count)) % length * (2 * np.pi / length)
     real, imaginary = np.cos(turns), np.sin(turns) * (1 if inverse else -1)
     scale = 1 / length if inverse else 1.0
@@ -270,10 +288,12 @@ def _stft(at: At) -> list[str]:
         raise refused(at.node, "a signal of complex numbers: expected real ones")
     length = int(given) if given is not None else len(window)  # type: ignore[arg-type]
     frames = (shape[1] - length) // int(step) + 1
+    cosines, sines = _waves(at, length, inverse=False, onesided=bool(at.given.get("onesided", 1)))
+    if frames * length > _MOST_WAVES:
+        raise refused(at.node, f"{frames} windows of {length}: expected {_MOST_WAVES} numbers")
     places = np.arange(frames)[:, None] * int(step) + np.arange(length)
     signal = at.reshaped(at.node.input[0], (shape[0], shape[1]))
     pieces = at.written.one("Gather", signal, at.written.weight(places), axis=1)
-    cosines, sines = _waves(at, length, inverse=False, onesided=bool(at.given.get("onesided", 1)))
     if window is not None:
         cosines, sines = cosines * window[:, None], sines * window[:, None]
     waves = cosines.astype(at.dtype(0)), sines.astype(at.dtype(0))

@@ -113,17 +113,19 @@ def _mean(at: At, value: str) -> str:
 _AXES_OF_MEAN: Final = 18
 
 
-def _normalized(at: At, value: str, weight: int, bias: int, *, centered: bool) -> str:
+def _normalized(
+    at: At, value: str, weight: int, bias: int, *, centered: bool, epsilon: float = 1e-12
+) -> str:
     """A layer norm, or a norm by the root mean square, over the last axis.
 
-    `weight` and `bias` are the places of inputs.
+    `weight` and `bias` are the places of inputs, `epsilon` is what counts where the node has none.
     """
     one = at.written.one
-    epsilon = at.number(float(at.given.get("epsilon", 1e-12 if centered else 1e-5)), weight)
+    least = at.number(float(at.given.get("epsilon", epsilon)), weight)
     if centered:
         value = one("Sub", value, _mean(at, value))
     square = _mean(at, one("Mul", value, value))
-    root = one("Sqrt", one("Add", square, epsilon))
+    root = one("Sqrt", one("Add", square, least))
     scaled = one("Mul", one("Div", value, root), at.node.input[weight])
     return one("Add", scaled, at.node.input[bias]) if centered and at.has(bias) else scaled
 
@@ -140,7 +142,7 @@ def _skip_norm(at: At, *, centered: bool) -> list[str]:
 def _root_mean_square_norm(at: At) -> list[str]:
     if int(at.given.get("axis", -1)) not in (-1, len(at.shape(0)) - 1):
         raise refused(at.node, "an axis before the last: expected the last")
-    return [_normalized(at, at.node.input[0], 1, 2, centered=False)]
+    return [_normalized(at, at.node.input[0], 1, 2, centered=False, epsilon=1e-5)]
 
 
 def _embedding_norm(at: At) -> list[str]:

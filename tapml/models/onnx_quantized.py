@@ -166,6 +166,25 @@ def _gemm(at: At) -> list[str]:
     return _result(at, value, 7)
 
 
+def _dynamic_codes(at: At) -> list[str]:
+    """Codes of 8 bits with a scale and a zero point by the largest and the smallest number.
+
+    The scale of zeros alone is 1, as onnxruntime has it.
+    """
+    one, value = at.written.one, at.node.input[0]
+    zero, steps, unit = (at.written.weight(np.array(each, np.float32)) for each in (0, 255, 1))
+    flat = at.reshaped(value, (-1,))
+    bounds = [
+        one(side, one("ReduceMin" if side == "Min" else "ReduceMax", flat, keepdims=0), zero)
+        for side in ("Min", "Max")
+    ]
+    found = one("Div", one("Sub", bounds[1], bounds[0]), steps)
+    scale = one("Where", one("Equal", found, zero), unit, found)
+    offset = _rounded(at, one("Neg", bounds[0]), scale, None, np.dtype(np.uint8))
+    moved = one("Cast", offset, to=_FLOAT)
+    return [_rounded(at, value, scale, moved, np.dtype(np.uint8)), scale, offset]
+
+
 def _dynamic_matmul(at: At) -> list[str]:
     """A quantized on the way, times the numbers of B."""
     codes, scale, zero = at.written.several("DynamicQuantizeLinear", [at.node.input[0]], 3)
@@ -191,6 +210,7 @@ def _scaled_matmul(at: At, left: str, scale: str, places: tuple[int, ...]) -> li
 
 QUANTIZED: Final[Mapping[str, Callable[[At], list[str]]]] = {
     "ConvInteger": _whole_conv,
+    "DynamicQuantizeLinear": _dynamic_codes,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulInteger": _whole_matmul,
     "MatMulIntegerToFloat": _matmul_to_float,

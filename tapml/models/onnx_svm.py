@@ -48,14 +48,21 @@ def write_svm_classifier(
         raise refused(node, "it has no support vectors for each of two or more classes")
     one, values = written.one, np.array(labels, np.int64)
     pairs = _pairs(node, given, written, counts)
-    if given.get("prob_a"):
-        return _probabilities(node, given, written, pairs, values)
     if len(labels) == 2:
-        # Of two classes onnxruntime turns the score of the pair around.
         zero = written.weight(np.array(0, np.float32))
         first = one("Greater", pairs, zero)
         names = (written.weight(values[at : at + 1]) for at in (0, 1))
         label = one("Reshape", one("Where", first, *names), written.weight(np.array([-1])))
+    if given.get("prob_a"):
+        if len(labels) > 2:
+            raise refused(
+                node,
+                f"probabilities of {len(labels)} classes: expected two; fit with probability=False",
+            )
+        # The label is that of the score, also where the other class is more probable.
+        return [label, _probabilities(given, written, pairs)]
+    if len(labels) == 2:
+        # Of two classes onnxruntime turns the score of the pair around.
         return [label, one("Concat", one("Neg", pairs), pairs, axis=1)]
     votes = _votes(written, pairs, len(labels))
     place = one("ArgMax", votes, axis=1, keepdims=0)
@@ -139,18 +146,11 @@ def _votes(written: Written, pairs: str, classes: int) -> str:
     return one("Add", *sides)
 
 
-def _probabilities(
-    node: Any, given: Mapping[str, Any], written: Written, pairs: str, labels: Array
-) -> list[str]:
+def _probabilities(given: Mapping[str, Any], written: Written, pairs: str) -> str:
     """Of two classes, by a sigmoid of their score (Platt).
 
     onnxruntime ends its iteration to the same numbers where they are 0.0025 apart.
     """
-    if len(labels) > 2:
-        raise refused(
-            node,
-            f"probabilities of {len(labels)} classes: expected two; fit with probability=False",
-        )
     one = written.one
 
     def number(value: float) -> str:
@@ -160,6 +160,4 @@ def _probabilities(
     first = one("Sigmoid", one("Sub", moved, number(given["prob_b"][0])))
     bounds = number(_SMALLEST_PROBABILITY), number(1 - _SMALLEST_PROBABILITY)
     first = one("Clip", first, *bounds)
-    both = one("Concat", first, one("Sub", number(1), first), axis=1)
-    place = one("ArgMax", both, axis=1, keepdims=0)
-    return [one("Gather", written.weight(labels), place, axis=0), both]
+    return one("Concat", first, one("Sub", number(1), first), axis=1)

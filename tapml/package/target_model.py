@@ -212,6 +212,7 @@ class TargetModel:
         ids = tuple(int(token) for token in token_ids)
         self._check_generates()
         self._model.check_tokens(ids)
+        sampling.check_bias(self._model.vocabulary)
         room = self.context_length - len(ids) + 1
         count = min(max_new_tokens, room) if room > 0 else max_new_tokens
         check_lengths(self._model, len(ids), count)

@@ -23,6 +23,8 @@ OWN_FORWARD_TOLERANCE: Final = {"float32": 1e-4, "float16": 2e-2}
 """The largest difference, relative to the largest output, by the model's dtype."""
 _STEPS_OF_ONE: Final = 2.0**-22
 """Two steps of float32 at 1."""
+_MOST_OF_STEPS: Final = 0.1
+"""What those may be of an output's largest number: outputs that are all smaller say something."""
 
 
 def root_wrapper(model: Loaded) -> float:
@@ -39,6 +41,11 @@ def root_wrapper(model: Loaded) -> float:
     largest = max((_largest(step.own) for step in steps if not step.alone), default=0.0)
     worst, position = 0.0, 0
     for number, step in enumerate(steps):
+        if np.isnan(step.own).any() and step.alone:
+            raise InputError(
+                f"{model.name}: its own run gives NaN in output {number}: expected numbers; give "
+                "inputs that it takes (--input)"
+            )
         if np.isnan(step.own).any():
             raise InputError(
                 f"{model.name}: the forward of {type(model.module).__name__} itself gives NaN at "
@@ -51,11 +58,19 @@ def root_wrapper(model: Loaded) -> float:
             error = np.abs(step.ours.astype(np.float64) - step.own) / scale
         if step.alone:
             # A sigmoid or softmax has this error however small it is.
-            error[np.abs(step.ours - step.own) <= _STEPS_OF_ONE] = 0.0
+            small = np.abs(step.ours - step.own) <= _STEPS_OF_ONE
+            error[small & (error <= _MOST_OF_STEPS)] = 0.0
         error[step.ours == step.own] = 0.0
         by_position = error.max(axis=1, initial=0.0)
         # NaN is no agreement.
         wrong = np.flatnonzero(~(by_position <= allowed))
+        usual = float(np.sqrt(np.mean(np.square(error)))) if error.size else 0.0
+        if step.usual is not None and usual > step.usual:
+            raise MismatchError(
+                f"{model.name}: {step.entry} differs from the model's own in output {number} by "
+                f"{usual:.3g} of its largest number at the usual place, allowed {step.usual:g}: an "
+                "operator means something else here, or the weights are not those of the run"
+            )
         if len(wrong) and step.alone:
             raise MismatchError(
                 f"{model.name}: {step.entry} differs from the model's own in output {number} by "

@@ -6,13 +6,18 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tapml.execute.generate import GeneratedToken
+from tapml.execute.sampling import LARGEST_SEED
 from tapml.package.target_model import TargetModel
 from tapml.serving.requests import Wish
+
+# What a tokenizer writes for bytes that are no whole character.
+_PART_OF_ONE: Final = "\N{REPLACEMENT CHARACTER}"
 
 
 class StopText:
@@ -46,6 +51,10 @@ def _begun(text: str, stop: str) -> int:
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
+_LEAST: Final = -9999.0
+"""What OpenAI's API has for a token that cannot come."""
+
+
 @dataclass(frozen=True)
 class _Probable:
     """A token with the logarithm of its probability, and the most probable ones there."""
@@ -59,6 +68,8 @@ class _Probable:
         exact = logits.astype(np.float64)
         exact -= exact.max()
         exact -= np.log(np.exp(exact).sum())
+        # JSON has no infinity and nothing that is no number.
+        exact = np.nan_to_num(np.maximum(exact, _LEAST), nan=_LEAST)
         order = np.argsort(-exact, kind="stable")[:count].tolist()
         return cls(token, float(exact[token]), tuple((each, float(exact[each])) for each in order))
 
@@ -91,10 +102,7 @@ class Choice:
             If the device is gone.
         """
         wish, model = self.wish, self.model
-        ids = wish.token_ids(model)
-        self.prompt_tokens = len(ids)
-        count = wish.max_new_tokens or model.context_length
-        steps = model.generate_steps(ids, max_new_tokens=count, sampling=wish.sampling)
+        ids, steps = self.begin()
         stream, stop = model.codec.stream(ids), StopText(wish.stops)
         if wish.echo:
             said = wish.prompt if isinstance(wish.prompt, str) else model.codec.decode(ids)
@@ -115,6 +123,14 @@ class Choice:
             self.finish = "stop"
         else:
             yield stop.finish()
+
+    def begin(self) -> tuple[tuple[int, ...], Iterator[GeneratedToken]]:
+        """The prompt's tokens, and those that follow. Raises InputError if it cannot be used."""
+        wish, model = self.wish, self.model
+        ids = wish.token_ids(model)
+        self.prompt_tokens = len(ids)
+        count = wish.max_new_tokens or model.context_length
+        return ids, model.generate_steps(ids, max_new_tokens=count, sampling=wish.sampling)
 
     def told(self, said: dict[str, Any], finish: str | None) -> dict[str, Any]:
         """How the API writes what was said, with the probabilities of the tokens since then."""
@@ -149,7 +165,9 @@ class Choice:
 
     def _entry(self, token: int, logarithm: float) -> dict[str, Any]:
         text = self._text(token)
-        return {"token": text, "logprob": logarithm, "bytes": list(text.encode())}
+        # Of a part of a character the tokenizer does not tell the bytes.
+        known = None if _PART_OF_ONE in text else list(text.encode())
+        return {"token": text, "logprob": logarithm, "bytes": known}
 
 
 @dataclass
@@ -169,11 +187,15 @@ class Answer:
             for number in range(self.wish.count)
         ]
         self.choices = [Choice(self.model, each, index) for index, each in enumerate(wishes)]
+        if len(self.choices) > 1 or self.wish.echo:
+            # What is wrong with a later one is told before the first is written.
+            for choice in self.choices[:: self.wish.count]:
+                choice.begin()
 
     def _seeded(self, number: int) -> Any:
         sampling = self.wish.sampling
         seed = sampling.seed
-        return replace(sampling, seed=None if seed is None else seed + number)
+        return replace(sampling, seed=None if seed is None else (seed + number) & LARGEST_SEED)
 
     def whole(self, texts: Sequence[str]) -> dict[str, Any]:
         """The body of an answer that is not streamed."""

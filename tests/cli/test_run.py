@@ -8,10 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tapml.cli import converse
 from tapml.package.load import open_package
 from tests.offload.commands import Ended, run_here, run_process, started
 from tests.offload.sessions import FinishedSession
@@ -107,6 +110,23 @@ def test_a_stop_ends_the_text_and_a_conversation_goes_on_by_lines(
     first, second = talked.output.splitlines()
     assert (talked.exit_code, first) == (0, second)
     assert "(/new begins a conversation)" in talked.errors
+
+    texts, ended = converse.texts_of, []
+
+    def pressed(*given: Any) -> Iterator[str]:
+        yield next(pieces := texts(*given))
+        # Nothing is raised in the middle of a command.
+        signal.raise_signal(signal.SIGINT)
+        ended.append(True)
+        yield from pieces
+
+    monkeypatch.setattr(converse, "texts_of", pressed)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hi\nHi\n")))
+    talked = run_here(*arguments, "--interactive", "--chat", cache=cache)
+    short = talked.output.splitlines()
+    assert (talked.exit_code, ended, len(short)) == (0, [True, True], 2)
+    assert first.startswith(short[0])
+    assert len(short[0]) < len(first)
 
 
 def test_a_chats_prompt_is_written_by_the_models_template(package: Path, cache: Path) -> None:

@@ -58,7 +58,7 @@ def test_penalties_and_a_bias_move_the_choice() -> None:
     assert [choose(LOGITS) for _ in range(4)] == [1, 3, 1, 3]
     assert Sampling(bias=((2, 3.0),)).chooser()(LOGITS) == 2
     with pytest.raises(InputError, match="token 7 is not in the vocabulary of 5"):
-        Sampling(bias=((7, 1.0),)).chooser()(LOGITS)
+        Sampling(bias=((7, 1.0),)).check_bias(len(LOGITS))
     refused: tuple[dict[str, Any], ...] = (
         {"presence_penalty": 2.5},
         {"top_k": -1},

@@ -43,9 +43,9 @@ class Mixed(nn.Module):
             torch.sub(real, whole, alpha=0.5), torch.rsub(real, 2, alpha=3), 2.5 * mask, mask + 2,
             whole > 2.5, whole == 0.5, whole != -0.5, whole <= -0.5, whole <= 2.5,
             whole < real, mask > 0.5, whole.clamp(min=0.5), whole.clamp(-1.5, 2.5),
-            torch.maximum(whole, real), whole.remainder(2.5), torch.fmod(whole, 2.5),
-            torch.where(mask, whole, 0.5), real.masked_fill(mask, 3), whole.abs() ** 0.5,
-            torch.stack([whole, real])[0] * 2, torch.cat([whole, real]),
+            whole.clamp(min=real), torch.maximum(whole, real), whole.remainder(2.5),
+            torch.fmod(whole, 2.5), torch.where(mask, whole, 0.5), real.masked_fill(mask, 3),
+            whole.abs() ** 0.5, torch.stack([whole, real])[0] * 2, torch.cat([whole, real]),
         )  # fmt: skip
 
 

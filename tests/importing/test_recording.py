@@ -90,13 +90,15 @@ def test_arguments_in_dictionaries_and_lists_have_names_by_their_way(tmp_path: P
         tml.from_torch(Nested(), {"batch": {}})
     with pytest.raises(InputError, match=r"other arguments than the inputs: expected batch\.x"):
         tml.from_torch(Nested(), given, samples=[{**given, "mask": torch.ones(1)}])
+    with pytest.raises(InputError, match=r"a sample has 3\.5 where the inputs have"):
+        tml.from_torch(Nested(), given, samples=[{**given, "by": 3.5}])
 
 
 class Chosen(nn.Module):
     """A choice by a value, and a distribution that would look at its arguments."""
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.cond(x.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x,))
+        x = torch.cond(x.sum().reshape(1) > 0, lambda y: y * 2, lambda y: y - 1, (x,))
         normal: Any = torch.distributions.Normal(0.0, 1.0)
         found: Tensor = normal.log_prob(x)
         return found

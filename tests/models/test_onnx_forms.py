@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tapml.models.huggingface import load_any
 from tapml.models.onnx_file import OnnxModel, load_onnx
 from tapml.rooting.own_forward import root_wrapper
 from tapml.rooting.rooting import root
-from tapml_targets.errors import InputError, UnsupportedOperatorError
+from tapml_targets.errors import InputError, MismatchError, UnsupportedOperatorError
 
 RANDOM = np.random.default_rng(0)
 node = helper.make_node
@@ -137,6 +138,27 @@ def quantized(path: Path) -> Path:
     return write(path, nodes, stored, inputs={"x": (1, 3, 6, 6)})
 
 
+def deep(path: Path) -> Path:
+    """Four convolutions of codes, whose sums are as whole as onnxruntime's."""
+    stored: dict[str, Any] = {
+        "z": np.uint8(128),
+        "wz": np.zeros(16, np.int8),
+        "s": np.float32(0.02),
+    }
+    nodes, channels = [node("QuantizeLinear", ["x", "s", "z"], ["q0"])], 3
+    for at in range(4):
+        codes = RANDOM.integers(-127, 128, (16, channels, 3, 3)).astype(np.int8)
+        # Of an even number of sums to a code one lies between two codes.
+        scales = np.full(16, 1 / (380 if channels == 3 else 876), np.float32)
+        bias = RANDOM.integers(-500, 500, 16).astype(np.int32)
+        stored |= {f"w{at}": codes, f"ws{at}": scales, f"b{at}": bias}
+        inputs = [f"q{at}", "s", "z", f"w{at}", f"ws{at}", "wz", "s", "z", f"b{at}"]
+        nodes.append(node("QLinearConv", inputs, [f"q{at + 1}"], pads=[1, 1, 1, 1]))
+        channels = 16
+    nodes.append(node("DequantizeLinear", ["q4", "s", "z"], ["y"]))
+    return write(path, nodes, stored, inputs={"x": (1, 3, 16, 16)})
+
+
 def summed(path: Path) -> Path:
     """A product as quantize_dynamic of onnxruntime writes it."""
     nodes = [
@@ -206,6 +228,26 @@ MODELS: dict[str, Callable[[Path], Path]] = {
         {"st": np.array(8), "w": np.hanning(16).astype(np.float32)},
         inputs={"x": (1, 64, 1)},
     ),
+    "convolutions of codes": deep,
+    "codes of zeros alone": lambda path: write(
+        path,
+        [
+            node("Mul", ["x", "none"], ["v"]),
+            node("DynamicQuantizeLinear", ["v"], ["q", "s", "z"]),
+            node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+        ],
+        {"none": np.float32(0)},
+    ),
+    "a branch of bool": lambda path: write(
+        path,
+        [
+            node("ReduceSum", ["x"], ["s"], keepdims=0),
+            node("Greater", ["s", "zero"], ["c"]),
+            node("If", ["c"], ["k"], then_branch=_sided("Greater"), else_branch=_sided("Less")),
+            node("Cast", ["k"], ["y"], to=F),
+        ],
+        {"zero": np.float32(0)},
+    ),
     "Gelu": lambda path: write(path, microsoft("BiasGelu", "x", "b"), {"b": floats(8)}),
     "FusedMatMul": lambda path: write(
         path, microsoft("FusedMatMul", "x", "w", transB=1, alpha=0.25), {"w": floats(2, 6, 8)}
@@ -214,6 +256,15 @@ MODELS: dict[str, Callable[[Path], Path]] = {
         path,
         microsoft("SkipLayerNormalization", "x", "s", "g", "b", epsilon=1e-5),
         {"s": floats(2, 4, 8), "g": floats(8) + 1, "b": floats(8)},
+    ),
+    # Numbers so small that the default epsilon counts, which is 1e-12 of these two alone.
+    "SkipSimplifiedLayerNormalization": lambda path: write(
+        path,
+        [
+            node("Mul", ["x", "few"], ["v"]),
+            *microsoft("SkipSimplifiedLayerNormalization", "v", "s", "g"),
+        ],
+        {"few": np.float32(1e-3), "s": floats(2, 4, 8) / 1e3, "g": floats(8) + 1},
     ),
     "an attention with a mask": lambda path: write(
         path,
@@ -227,6 +278,10 @@ MODELS: dict[str, Callable[[Path], Path]] = {
         inputs={"x": (2, 3, 32)},
     ),
 }
+
+
+def _sided(operator: str) -> Any:
+    return body([node(operator, ["x", "zero"], ["k"])], [], [("k", BOOL, [2, 4, 8])])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -253,9 +308,45 @@ def endless(path: Path) -> Path:
     return path
 
 
+def either(path: Path) -> Path:
+    """Branches of other extents, which they do not declare."""
+    sides = [
+        body([node(operator, ["x"], ["k"], **given)], [], [("k", F, None)])
+        for operator, given in (("ReduceSum", {"keepdims": 0}), ("Neg", {}))
+    ]
+    nodes = [
+        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("Greater", ["s", "zero"], ["c"]),
+        node("If", ["c"], ["y"], then_branch=sides[0], else_branch=sides[1], name="choose"),
+    ]
+    return write(path, nodes, {"zero": np.float32(0)}, inputs={"x": (4,)})
+
+
+def long(path: Path) -> Path:
+    """4,096 steps of a graph of 40 nodes."""
+    model = onnx.load(counted(path))
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(4096), "n"))
+    step = model.graph.node[0].attribute[0].g
+    step.node[1].input[0] = "c39"
+    chain = [node("Sin", [f"c{at - 1}" if at else "m"], [f"c{at}"]) for at in range(40)]
+    rest = [*step.node[:1], *chain, *step.node[1:]]
+    del step.node[:]
+    step.node.extend(rest)
+    onnx.save(model, path)
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        (either, r"If in node 'choose' .*\[\] or \[4\] are the extents of a result"),
+        (long, r"Loop in node 'loop' .* it is 180224 nodes: expected at most"),
+        (
+            lambda path: write(
+                path, [node("DFT", ["x"], ["y"], name="t")], inputs={"x": (1, 5000, 1)}
+            ),
+            "DFT in node 't' .* a transform of 5000 numbers: expected 4096 at most",
+        ),
         (endless, "Loop in node 'until_small' .* the number of its steps is known only when"),
         (
             lambda path: write(path, [node("RandomNormalLike", ["x"], ["y"], name="noise")]),
@@ -264,6 +355,16 @@ def endless(path: Path) -> Path:
         (
             lambda path: write(path, [node("NonZero", ["x"], ["y"], name="n")], element=I64),
             "NonZero in node 'n' .* how many results there are",
+        ),
+        (
+            lambda path: write(
+                path,
+                [node("Attention", ["x", "x", "x", "", "p", "p"], ["y", "k", "v"], name="past")],
+                {"p": floats(1, 2, 3, 8)},
+                inputs={"x": (1, 2, 4, 8)},
+                opset=NEWEST,
+            ),
+            "Attention in node 'past' .* its input 3 is left out, and later ones are there",
         ),
         (
             lambda path: write(path, microsoft("CropAndResize", "x")),
@@ -324,3 +425,73 @@ def test_texts_and_float64_are_refused_with_what_to_do(tmp_path: Path) -> None:
         onnx.save(model, path)
         with pytest.raises(InputError, match=said):
             load_onnx(path)
+
+
+def test_tensors_of_a_loop_are_stored_once(tmp_path: Path) -> None:
+    model = onnx.load(counted(tmp_path / "net.onnx"))
+    step = model.graph.node[0].attribute[0].g
+    step.initializer.append(model.graph.initializer.pop(1))
+    onnx.save(model, tmp_path / "net.onnx")
+    loaded = load_onnx(tmp_path / "net.onnx")
+    assert [list(each.dims) for each in loaded.folded.graph.initializer].count([4, 4]) == 1
+    assert root_wrapper(loaded) < 1e-6
+
+
+def coded(path: Path) -> OnnxModel:
+    """Two layers of codes with biases, and the number of the largest output as a label."""
+    made: dict[str, Any] = {
+        "s": np.float32(0.02),
+        "z": np.uint8(120),
+        "years": np.arange(2000, 2016),
+    }
+    nodes, last = [], "x"
+    for at in range(2):
+        made |= {f"w{at}": floats(16, 16), f"b{at}": floats(16)}
+        nodes += [
+            node("QuantizeLinear", [last, "s", "z"], [f"q{at}"]),
+            node("DequantizeLinear", [f"q{at}", "s", "z"], [f"d{at}"]),
+            node("MatMul", [f"d{at}", f"w{at}"], [f"m{at}"]),
+            node("Add", [f"m{at}", f"b{at}"], [last := f"a{at}"]),
+        ]
+    nodes.append(node("ArgMax", [last], ["best"], axis=1, keepdims=0, name="best"))
+    nodes.append(node("Gather", ["years", "best"], ["label"]))
+    write(path, nodes, made, inputs={"x": (4, 16)}, element=I64)
+    model = onnx.load(path)
+    model.graph.output.insert(0, helper.make_tensor_value_info(last, F, None))
+    onnx.save(model, path)
+    return load_onnx(path)
+
+
+def test_a_fault_in_a_model_of_codes_is_told(tmp_path: Path) -> None:
+    model = coded(tmp_path / "net.onnx")
+    # onnxruntime may not make codes of its biases.
+    assert root_wrapper(model) < 1e-3
+
+    def without_a_bias(graph: Any) -> None:
+        for each in graph.initializer:
+            if each.name == "b1":
+                values = numpy_helper.to_array(each).copy()
+                values[np.abs(values).argmin()] += 0.1
+                each.CopyFrom(numpy_helper.from_array(values, each.name))
+
+    def another_label(graph: Any) -> None:
+        next(each for each in graph.node if each.op_type == "ArgMax").op_type = "ArgMin"
+
+    for fault, said in ((without_a_bias, "at the usual place"), (another_label, "output 1 by")):
+        wrong = onnx.ModelProto()
+        wrong.CopyFrom(model.folded)
+        fault(wrong.graph)
+        with pytest.raises(MismatchError, match=said):
+            root_wrapper(replace(model, folded=wrong))
+
+
+def test_small_outputs_are_compared_too(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "net.onnx", [node("MatMul", ["x", "w"], ["y"])], {"w": floats(8, 3) / 1e7}
+    )
+    model = load_onnx(path)
+    root_wrapper(model)
+    weights = model.folded.graph.initializer[0]
+    weights.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weights), weights.name))
+    with pytest.raises(MismatchError):
+        root_wrapper(model)

@@ -180,6 +180,9 @@ def test_classes_of_a_support_vector_machine_are_those_of_onnxruntime(
         node = machine(kernel, classes)
         node.output[:] = ["y", "p"] if output == "y" else ["label", "y"]
         check(of_six_rows([node], element=TensorProto.INT64 if output == "y" else 1), rtol=1e-4)
+    # The label is that of the score, though the sigmoid is moved to one class.
+    node = machine(kernel, 2, prob_a=[-1.5], prob_b=[2.0])
+    check(of_six_rows([node], element=TensorProto.INT64), rtol=0)
     with pytest.raises(UnsupportedOperatorError, match="probabilities of 3 classes"):
         write_out_ml(of_six_rows([machine(kernel, 3, prob_a=[1.0] * 3, prob_b=[0.0] * 3)]))
 

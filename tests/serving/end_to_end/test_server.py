@@ -184,7 +184,14 @@ def test_several_texts_have_their_places_and_the_prompt_counts_once(
     assert texts[:2] == [PROMPT + expected] * 2
     assert texts[2].startswith("x")
     assert found["usage"]["prompt_tokens"] == 5
-    drawn = {"prompt": PROMPT, "n": 2, "max_tokens": 8, "temperature": 5, "seed": 1}
+    # Of the largest seed, too, each text has its own.
+    drawn = {
+        "prompt": PROMPT,
+        "n": 2,
+        "max_tokens": 8,
+        "temperature": 5,
+        "seed": (1 << 63) - 1,
+    }
     first, second = serving.json("/v1/completions", drawn)[1]["choices"]
     assert first["text"] != second["text"]
     *events, _ = serving.events("/v1/completions", drawn | {"stream_options": {}})
@@ -244,6 +251,13 @@ def test_a_seed_repeats_a_text(serving: Serving) -> None:
         ({"prompt": "a", "logprobs": 21}, 400, "logprobs"),
         ({"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias: 'x' is no token id"),
         ({"prompt": "a", "logit_bias": {"999": 1}}, 400, "999 is not in the vocabulary"),
+        # Before the first text of a stream is written.
+        (
+            {"prompt": "a", "echo": True, "stream": True, "logit_bias": {"999": 1}},
+            400,
+            "999 is not in the vocabulary",
+        ),
+        ({"prompt": [[1], [9999]], "stream": True}, 400, "token 9999 is not in the vocabulary"),
         ({"prompt": "a", "stop": ["x"] * 5}, 400, "stop"),
         ({"prompt": "a", "model": "gpt"}, 404, "the model 'gpt' is not here: expected 'tiny-llama"),
     ],
