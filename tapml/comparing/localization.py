@@ -96,8 +96,8 @@ def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float
 def unit_of(*sides: Sequence[Array]) -> float:
     """How far rounding carries the coarsest half-precision array; 0 without one.
 
-    A bfloat16 that became float32 is known by its bits. It does not count beside a side of full
-    float32, as the other then computes more coarsely than the model asks.
+    A bfloat16 that became float32 is known by its bits, which all sides must have: beside one of
+    full float32 the other computes more coarsely than the model asks.
 
     Examples
     --------
@@ -105,28 +105,22 @@ def unit_of(*sides: Sequence[Array]) -> float:
     0.00390625
     """
     half = any(each.dtype == np.float16 for side in sides for each in side)
-    brains = [any(map(_is_brain, side)) for side in sides]
-    finer = any(
-        not brain and any(map(_is_finer, side)) for brain, side in zip(brains, sides, strict=True)
-    )
-    return max(_BRAIN * (any(brains) and not finer), _HALF * half)
+    brain = any(map(_are_brain, zip(*sides, strict=False)))
+    return max(_BRAIN * brain, _HALF * half)
 
 
-def _is_brain(array: Array) -> bool:
-    some = _fractions(array)
+def _are_brain(arrays: Sequence[Array]) -> bool:
+    # Of all sides together, as a bias of three classes has few values.
+    some = np.unique(np.concatenate([_fractions(each) for each in arrays]))
     return len(some) >= _FEWEST and not (some.view(np.uint32) & 0xFFFF).any()
 
 
-def _is_finer(array: Array) -> bool:
-    return bool((_fractions(array).view(np.uint32) & 0xFFFF).any())
-
-
 def _fractions(array: Array) -> Array:
-    """Different values that are no whole numbers, of a sample; of another dtype there are none."""
+    """Values that are no whole numbers, of a sample; of another dtype there are none."""
     if array.dtype != np.float32:
         return np.zeros(0, np.float32)
     some = np.ascontiguousarray(np.ravel(array)[:_SAMPLED])
-    return np.unique(some[np.isfinite(some) & (some != np.trunc(some))])
+    return some[np.isfinite(some) & (some != np.trunc(some))]
 
 
 def is_rounding(relative: float, units: Sequence[float]) -> bool:

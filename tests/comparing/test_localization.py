@@ -79,10 +79,13 @@ def test_half_precision_rounds_more_coarsely() -> None:
     assert not is_beyond_rounding([brain], [low])
     assert is_beyond_rounding([exact], [brain * 1.1])
     assert is_beyond_rounding([exact], [exact * np.float32(1.001)])
-    # Three fractions tell nothing of the side that has no more.
+    # Three values tell nothing of one side, and enough of both.
     few = np.array([0.5, 1.25, -2.125, 3.0], np.float32)
     more = np.array([0.5, 1.25, -2.125, 3 + 2.0**-6], np.float32)
     assert not is_beyond_rounding([more], [few])
+    next_ones = np.array([0.5 + 2.0**-8, 1.25 + 2.0**-7, -2.125 - 2.0**-6], np.float32)
+    assert not is_beyond_rounding([few[:3]], [next_ones])
+    assert is_beyond_rounding([few[:3]], [few[:3] * np.float32(1.0078)])
     # One side alone computes more coarsely than the model asks.
     assert is_beyond_rounding([brain], [exact])
     assert not is_beyond_rounding([exact.astype(np.float16)], [exact * np.float32(1.0005)])
