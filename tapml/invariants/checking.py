@@ -170,7 +170,8 @@ class Checker:
         new = []
         for test, applied, violations in self._special:
             if test.relation.batches:
-                new += self._count(self._applied, test, *self._examine(test, batches))
+                if any(batches.processes):
+                    new += self._count(self._applied, test, *self._examine(test, batches))
             else:
                 again = [msgspec.structs.replace(each, step=batches.step) for each in violations]
                 self._count(self._applied, test, applied, again)

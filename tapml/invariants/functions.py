@@ -167,7 +167,7 @@ class FunctionMode(TorchFunctionMode):
         if name == "":
             return func(*args, **kwargs)
         if name is _ASIDE:
-            self._looked(args[0])
+            self._looked(args)
             return func(*args, **kwargs)
         recorder = self._recorder
         if self._awaited is not None and name is not None and name not in self._whole:
@@ -229,10 +229,12 @@ class FunctionMode(TorchFunctionMode):
         """
         return len(self._places) < _PLACES and self._places.isdisjoint(storages)
 
-    def _looked(self, tensor: torch.Tensor) -> None:
+    def _looked(self, tensors: Sequence[Any]) -> None:
+        # What becomes a tensor's data may be kept too, as one buffer of all parameters is.
         with torch._C.DisableTorchFunction():
-            if len(self._places) < _PLACES and type(tensor) in _PLAIN:
-                self._places.add(tensor.untyped_storage().data_ptr())
+            for each in tensors:
+                if len(self._places) < _PLACES and type(each) in _PLAIN:
+                    self._places.add(each.untyped_storage().data_ptr())
 
     def _hears_in_step(self, name: str) -> None:
         """An optimizer step that may stop being heard calls a function: seen once is enough."""

@@ -290,7 +290,7 @@ class Instruments:
             else:
                 fields["module.training"] = module.training
                 if module._modules:
-                    fields[PARTS] = sorted(parts_of_module(module))
+                    fields[PARTS] = parts_of_module(module)
                 fields.update(self._called(args, {}))
                 number = recorder.enter(name, fields)
         self._modules.append((module, number))
@@ -474,17 +474,18 @@ class Instruments:
             # Called with a function mode, it goes through the mode to itself.
             original(*args, **kwargs)
             return
+        nodes = None if self._needs is None else self._needs.nodes
+        roots = args[0] if args else kwargs.get("tensors")
         with self.recorder.aside():
             before = self.variables.gradients(BACKWARD)
+            asked = nodes is None or nodes
+            fields: dict[str, Value] = {GRAPH: graph_of(roots, nodes)} if asked else {}
 
         def run() -> None:
             original(*args, **kwargs)
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, BACKWARD)
 
-        roots = args[0] if args else kwargs.get("tensors")
-        nodes = None if self._needs is None else self._needs.nodes
-        fields = {} if nodes is not None and not nodes else {GRAPH: graph_of(roots, nodes)}
         self._call(BACKWARD, run, fields)
 
     def _follow_mode(self) -> None:

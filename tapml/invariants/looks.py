@@ -32,6 +32,8 @@ def graph_of(roots: Any, wanted: Collection[str] | None = None) -> list[str]:
     waiting = deque(each for each in found if each is not None)
     seen, kinds = set(waiting), dict[str, None]()
     missing = None if wanted is None else set(wanted)
+    if missing and len(waiting) == 1 and missing == {waiting[0].name()}:
+        return list(missing)
     while waiting and (missing is None or missing):
         if len(seen) > _NODES:
             return [*kinds, "..."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 import torch
 
@@ -11,18 +12,37 @@ def is_model(module: torch.nn.Module) -> bool:
     """Whether it trains or holds parameters by itself."""
     # A parametrization has the parameter that it computes another one from.
     part = type(module).__module__.startswith("torch.nn.utils.")
-    return not part and next(module.parameters(), None) is not None
+    return not part and (_trains_near(module) or next(module.parameters(), None) is not None)
 
 
-def parts_of_module(module: torch.nn.Module) -> set[str]:
-    """The APIs of a module's parts; lists and dictionaries are not called themselves."""
-    found: set[str] = set()
+def _trains_near(module: torch.nn.Module) -> bool:
+    """Whether it or a part of it has a parameter: looked up in each step, without a walk."""
+    near = [module, *(each for each in module._modules.values() if each is not None)]
+    return any(value is not None for part in near for value in part._parameters.values())
+
+
+def parts_of_module(module: torch.nn.Module) -> list[str]:
+    """The APIs of a module's parts, sorted; lists and dictionaries are not called themselves."""
+    # A watched run asks in every step.
+    return list(_apis_of(frozenset(_kinds(module))))
+
+
+def _kinds(module: torch.nn.Module) -> list[type[torch.nn.Module]]:
+    found: list[type[torch.nn.Module]] = []
     for part in module._modules.values():
-        if isinstance(part, torch.nn.ModuleList | torch.nn.ModuleDict):
-            found |= parts_of_module(part)
+        if isinstance(part, _HOLDERS):
+            found += _kinds(part)
         elif part is not None:
-            found.add(module_name(part))
+            found.append(type(part))
     return found
+
+
+_HOLDERS: Final = (torch.nn.ModuleList, torch.nn.ModuleDict)
+
+
+@functools.lru_cache(maxsize=1024)
+def _apis_of(kinds: frozenset[type[torch.nn.Module]]) -> tuple[str, ...]:
+    return tuple(sorted(map(_api_of, kinds)))
 
 
 def module_name(module: torch.nn.Module) -> str:

@@ -34,7 +34,7 @@ class Repeating:
         self._same: list[int] = []
         self._now: list[Row] = []
         self._made: list[_Made] = []
-        self._follows = False
+        self._follows = self._delivers = False
 
     def takes(
         self,
@@ -122,12 +122,13 @@ class Repeating:
             self._rows = self._now
             self._wanted = [(r.kind, r.name, r.context, r.fields, r.digest) for r in self._now]
             self._same = _pattern([row.digest for row in self._now if row.kind == STATE])
+            self._delivers = any(row.name == BATCH for row in self._now)
         self._now, self._made, self._follows = [], [], True
 
     def batches(self, step: int) -> Window:
         """The batches of this step alone, which repeated the one before in all else."""
         found: list[Record] = []
-        for row, number, parent, digest, fields in self._made:
+        for row, number, parent, digest, fields in self._made if self._delivers else ():
             if row.name != BATCH:
                 continue
             if row.kind == CALL:

@@ -22,11 +22,11 @@ from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
+from tapml.invariants.versions import PLAIN, Marks
 from tapml_targets.errors import InputError, SetupError
 
 _ALL_BITS: Final = (1 << 64) - 1
 _FIRST: Final = 64
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,13 @@ class Variables:
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._unnamed: dict[int, str] = {}
-        self._marks: _Marks | None = None
+        self._marks: Marks | None = None
         self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
+        self._told: dict[int, tuple[tuple[Any, ...], dict[str, Value]]] = {}
         self._parts: set[int] = set()
         self._loose: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._numbers = WeakIdKeyDictionary()
@@ -193,6 +194,9 @@ class Variables:
         self._variables()
         return self._parameters
 
+    def _tensors(self) -> list[torch.Tensor]:
+        return [each.tensor for each in self.parameters()]
+
     def _variables(self) -> list[Variable]:
         if self._needs is None or self._walked is None:
             self._walked = list(self.all())
@@ -249,7 +253,7 @@ class Variables:
         if self._needs is not None and self._after and not self._needs.between:
             return self._after
         # What goes round the version counter, such as ``tensor.data``, digests alone see.
-        if self._marks is None or not self._marks.hold(self.parameters(), self.versions_tell):
+        if self._marks is None or not self._marks.hold(self._tensors(), self.versions_tell):
             found = {each.name: self._digest(each.tensor) for each in self.parameters()}
             # A closure inside the first step may be the first to run the model, which names them.
             self._unnamed = {
@@ -294,7 +298,7 @@ class Variables:
     def _digest(self, tensor: torch.Tensor) -> str:
         if self._needs is None or self._needs.ranks:
             return digest(tensor)
-        place = tensor.data_ptr() if type(tensor) in _PLAIN else 0
+        place = tensor.data_ptr() if type(tensor) in PLAIN else 0
         address, view = self._views.get(id(tensor), (0, None))
         if view is None or address != place or view.nbytes != tensor.nbytes:
             view = bits_of(tensor)
@@ -349,7 +353,9 @@ class Variables:
             self._unnamed = {}
         if self._needs is not None:
             if self._needs.between and self.versions_tell is not None:
-                self._marks = _Marks.of(self.parameters())
+                tensors = self._tensors()
+                if self._marks is None or not self._marks.again(tensors):
+                    self._marks = Marks.of(tensors)
             if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
             return
@@ -380,7 +386,9 @@ class Variables:
             unused = self._unused(each, changed, left)
             states.append((each.name, self._state(each, changed, unused), now))
         recorder.note_states(states)
-        # Identities are those of tensors that this keeps.
+        # Identities are those of what this keeps.
+        if self._stated is not variables:
+            self._told.clear()
         self._stated = variables
         self._gradients.clear()
         if len(self._views) > 2 * len(variables):
@@ -406,6 +414,10 @@ class Variables:
         tensor = variable.tensor
         attributes = vars(tensor)
         asked = self._needs is None or self._needs.gradients
+        plain = changed is True and not (asked or unused or attributes)
+        told = (tensor.requires_grad, tensor.dtype, tensor.shape) if plain else None
+        if plain and (known := self._told.get(id(variable))) is not None and known[0] == told:
+            return known[1]
         key = (
             variable.kind,
             tensor.dtype,
@@ -420,6 +432,8 @@ class Variables:
             changed is False and _rounding(tensor),
         )
         if not attributes and (found := self._shared.get(key)) is not None:
+            if told is not None:
+                self._told[id(variable)] = told, found
             return found
         kind, dtype, shape, trained, in_model, in_optimizer, model, gradient, *_ = key
         fields: dict[str, Value] = {
@@ -476,36 +490,6 @@ def _sum_of(bits: torch.Tensor) -> str:
     return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
 
 
-class _Marks:
-    """Where parameters lie and which versions they have: what tells cheaply of a change."""
-
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
-        self._tensors = tensors
-        self._found = [(each._version, each.data_ptr()) for each in tensors]
-        self._storages = {each.untyped_storage().data_ptr() for each in tensors}
-
-    @classmethod
-    def of(cls, variables: list[Variable]) -> _Marks | None:
-        """None if one of the tensors has no values of its own that a version belongs to."""
-        tensors = [each.tensor for each in variables]
-        plain = all(type(each) in _PLAIN and not each.is_inference() for each in tensors)
-        return cls(tensors) if plain else None
-
-    def hold(
-        self, variables: list[Variable], versions_tell: Callable[[set[int]], bool] | None
-    ) -> bool:
-        """Whether these are the tensors, and none of them has changed."""
-        return (
-            versions_tell is not None
-            and versions_tell(self._storages)
-            and len(variables) == len(self._tensors)
-            and all(
-                each.tensor is mine for each, mine in zip(variables, self._tensors, strict=True)
-            )
-            and self._found == [(each._version, each.data_ptr()) for each in self._tensors]
-        )
-
-
 class _Structure:
     """Which parameters, buffers and parts models have, and what their optimizers hold."""
 
@@ -549,12 +533,16 @@ def _held(optimizers: list[torch.optim.Optimizer]) -> list[int]:
 
 def _gradient(tensor: torch.Tensor) -> _Gradient:
     mark = _mark(tensor)
-    if mark == _NO_GRADIENT or tensor.grad is None:
+    gradient = tensor.grad
+    if mark == _NO_GRADIENT or gradient is None:
         return mark
-    values = tensor.grad.detach()
+    # Most gradients show by one number that they are not zero.
+    plain = type(gradient) in PLAIN and gradient.layout == torch.strided and gradient.numel()
+    if plain and gradient.as_strided((), ()).item():
+        return "nonzero", *mark[1:]
+    values = gradient.detach()
     if values.layout != torch.strided:
         values = values.coalesce().values()
-    # Most gradients show at their begin that they are not zero.
     first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
     state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
     return state, *mark[1:]
@@ -563,7 +551,7 @@ def _gradient(tensor: torch.Tensor) -> _Gradient:
 def _rounding(tensor: torch.Tensor) -> bool:
     """Whether a gradient is what rounding leaves of zero, as of a bias before a BatchNorm."""
     gradient = tensor.grad if tensor.is_leaf else None
-    if gradient is None or type(gradient) not in _PLAIN or not gradient.is_floating_point():
+    if gradient is None or type(gradient) not in PLAIN or not gradient.is_floating_point():
         return False
     if gradient.layout != torch.strided or not gradient.numel():
         return False

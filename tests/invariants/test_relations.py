@@ -701,12 +701,15 @@ def test_a_trained_norm_without_statistics_is_found_in_evaluation(stale: bool) -
     assert found == ({"StatisticsTracked"} if stale else set())
 
 
-def test_a_place_of_values_that_the_script_keeps_is_looked_at_in_each_step() -> None:
+@pytest.mark.parametrize("given", [False, True])
+def test_a_place_of_values_that_the_script_keeps_is_looked_at_in_each_step(given: bool) -> None:
     def train(hurt: int = -1) -> None:
         torch.manual_seed(0)
         model = nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        kept = model.weight.data
+        kept = torch.randn(1, 4) if given else model.weight.data
+        if given:
+            model.weight.data = kept
         for step in range(8):
             optimizer.zero_grad()
             model(torch.randn(6, 4)).square().mean().backward()
