@@ -47,8 +47,8 @@ def add_parser(subparsers: Any) -> None:
             "  tapml devices --json | jq '.devices[] | select(.default)'\n"
             "  tapml devices --tracker tcp://farm:9190           a tracker's, with their holders\n"
             "  tapml devices tcp://board:9190                    a server's, with its load\n"
-            "\nexit codes: 0 a device can be used; 1 a case of --test fails; 3 none can, or an\n"
-            "ADDRESS or a --tracker given here does not answer\n"
+            "\nexit codes: 0 a device can be used; 1 a case of --test fails; 2 an address or a\n"
+            "name is malformed; 3 none can, or an ADDRESS or a --tracker does not answer\n"
         ),
     )
     parser.add_argument(
