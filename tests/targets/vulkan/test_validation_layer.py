@@ -36,7 +36,7 @@ def sequence():
     return [each for each in steps if each.is_defined]
 
 
-if sys.argv[2:] == ["no barriers"]:
+if "no barriers" in sys.argv:
     Together.takes = lambda *_: True
 
 for staged in (None, True):
@@ -55,7 +55,7 @@ for staged in (None, True):
         driver.free(given.buffer)
     for _ in range(8):
         play(driver, [sequence(), sequence()], drawn.choices(OTHER_WORK, k=5))
-    if sys.argv[2:] == ["a buffer of no bytes"]:
+    if "a buffer of no bytes" in sys.argv:
         from tapml_targets.vulkan.api import NULL, ffi, lib, struct
         lib.vkCreateBuffer(
             driver._device, struct("VkBufferCreateInfo", usage=32), NULL, ffi.new("VkBuffer *")
@@ -105,14 +105,7 @@ def test_it_has_nothing_to_say(device: DeviceDescription, tmp_path: Path) -> Non
     assert under_the_layer(tmp_path, str(device.index)) == "done\n"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ("a buffer of no bytes", "VUID-VkBufferCreateInfo-size-00912"),
-        ("no barriers", "SYNC-HAZARD-WRITE-AFTER-WRITE"),
-    ],
-)
-def test_it_would_say_what_is_wrong(
-    wrong: str, told: str, device: DeviceDescription, tmp_path: Path
-) -> None:
-    assert told in under_the_layer(tmp_path, str(device.index), wrong)
+def test_it_would_say_what_is_wrong(device: DeviceDescription, tmp_path: Path) -> None:
+    words = under_the_layer(tmp_path, str(device.index), "a buffer of no bytes", "no barriers")
+    assert "VUID-VkBufferCreateInfo-size-00912" in words
+    assert "SYNC-HAZARD-WRITE-AFTER-WRITE" in words
