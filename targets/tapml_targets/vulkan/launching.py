@@ -44,11 +44,12 @@ class LaunchSequence:
 class Windows:
     """What the arguments of a launch are on the device.
 
-    `copied` has a window that is not aligned, its stand-in, and whether it is written.
+    `copied` has a window that is not aligned, its stand-in, and how many bytes are copied back: of
+    one that is written those that are the launch's, which may end within a word.
     """
 
     places: list[tuple[DeviceBuffer, int, int]] = field(default_factory=list)
-    copied: list[tuple[DeviceBuffer, int, int, DeviceBuffer, bool]] = field(default_factory=list)
+    copied: list[tuple[DeviceBuffer, int, int, DeviceBuffer, int]] = field(default_factory=list)
 
 
 class Together:
@@ -232,7 +233,8 @@ class Launcher:
             if offset % self._alignment == 0:
                 windows.places.append((buffer, offset, size))
                 continue
-            written = not launch.kernel.interface.read_only[place]
+            read_only = launch.kernel.interface.read_only[place]
+            written = 0 if read_only else min(size, use.nbytes + use.behind)
             key = id(buffer), offset, size
             if key not in by_window:
                 self._check_overlap(launch, use, uses)
@@ -241,7 +243,7 @@ class Launcher:
                 by_window[key] = len(windows.copied)
                 windows.copied.append((buffer, offset, size, stand_in, written))
             copy = windows.copied[by_window[key]]
-            windows.copied[by_window[key]] = (*copy[:4], copy[4] or written)
+            windows.copied[by_window[key]] = (*copy[:4], max(copy[4], written))
             windows.places.append((copy[3], 0, size))
         return windows
 
@@ -297,8 +299,8 @@ class Launcher:
         back = [each for each in windows.copied if each[4]]
         if back:
             self._queue.barrier(commands)
-        for buffer, offset, size, stand_in, _ in back:
-            copy_commands(commands, stand_in, 0, buffer, offset, size)
+        for buffer, offset, _, stand_in, written in back:
+            copy_commands(commands, stand_in, 0, buffer, offset, written)
 
     def _write_set(self, bound: Any, places: Sequence[tuple[DeviceBuffer, int, int]]) -> None:
         infos = ffi.new("VkDescriptorBufferInfo[]", len(places))

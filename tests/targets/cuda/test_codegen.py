@@ -29,6 +29,14 @@ needs_nvrtc = pytest.mark.skipif(
 )
 
 
+def by_nvrtc(module: CodeModule, architecture: str) -> bytes:
+    """The machine code; the test is skipped by name where a part of NVRTC is missing."""
+    try:
+        return compile_cubin(module, architecture)
+    except SetupError as error:
+        pytest.skip(str(error))
+
+
 def compiled(make: object = softmax, limits: Limits = Limits(), **options: str) -> Library:
     assert callable(make)
     return generate(source(make()), Target("cuda", tuple(sorted(options.items())), limits))
@@ -157,11 +165,7 @@ def test_headers_that_nvrtc_does_not_bring_are_those_that_are_installed(
 @pytest.mark.parametrize("make", [softmax, matmul_transposed, half])
 def test_nvrtc_compiles_what_is_printed(make: object) -> None:
     (module,) = compiled(make).modules
-    try:
-        code = compile_cubin(module, "sm_90")
-    except SetupError as error:
-        pytest.skip(str(error))
-    assert code.startswith(b"\x7fELF")
+    assert by_nvrtc(module, "sm_90").startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +211,7 @@ def test_what_is_missing_of_nvrtc_is_named(
 def test_a_text_that_does_not_compile_is_told_with_its_line() -> None:
     wrong = CodeModule("cuda-c", b'extern "C" __global__ void k(int* o) {\n  o[0] = absent;\n}\n')
     with pytest.raises(CompileError, match=r"kernels\.cu\(2\): error.*absent"):
-        compile_cubin(wrong, "sm_80")
+        by_nvrtc(wrong, "sm_80")
 
 
 @pytest.mark.parametrize("name", profile_names("cuda"))

@@ -24,14 +24,14 @@ class Step(NamedTuple):
 
     to: int
     of: int
-    count: int
+    elements: int
     amount: int
 
     @property
     def is_defined(self) -> bool:
         """Whether no thread of the launch writes what another of its threads reads."""
         (buffer, to), (other, of) = WINDOWS[self.to], WINDOWS[self.of]
-        return buffer != other or to == of or abs(to - of) >= 4 * self.count
+        return buffer != other or to == of or abs(to - of) >= 4 * self.elements
 
 
 class Memory:
@@ -53,7 +53,7 @@ class Memory:
                     self.driver,
                     ADD,
                     [(self.buffers[WINDOWS[each][0]], WINDOWS[each][1]) for each in step[:2]],
-                    step.count,
+                    step.elements,
                     amount=step.amount,
                 ),
             )

@@ -10,6 +10,16 @@ import pytest
 from tapml_targets.conformance_kernels import ADD, THREADS, arguments, load
 from tapml_targets.driver import BoundLaunch, BufferUse, Driver, ScalarUse
 from tapml_targets.errors import CompileError, InputError
+from tapml_targets.library import CodeModule, Kernel
+
+BYTES = b"""\
+#version 450
+#extension GL_EXT_shader_8bit_storage : require
+layout(local_size_x = 1) in;
+layout(std430, binding = 0) buffer First { uint8_t first[]; };
+layout(std430, binding = 1) buffer Second { uint8_t second[]; };
+void main() { for (int i = 0; i < 5; i++) { first[i] = uint8_t(1); second[i] = uint8_t(2); } }
+"""
 
 
 def ones(driver: Driver, count: int) -> object:
@@ -74,6 +84,21 @@ def test_a_window_at_any_word_may_be_read_and_written_at_once(driver: Driver) ->
     driver.launch(load(driver, ADD), *arguments(driver, ADD, [(both, 4), (both, 4)], 8, amount=2))
     found = np.frombuffer(driver.read(both, 0, 128), np.float32)
     assert found.tolist() == [1.0] + 8 * [3.0] + 23 * [1.0]
+
+
+@pytest.mark.parametrize("places", [(4, 9), (9, 4), (22, 17)])
+def test_windows_that_end_within_a_word_leave_the_next_one_alone(
+    driver: Driver, places: tuple[int, int]
+) -> None:
+    if "int8" not in driver.description.limits.features:
+        pytest.skip(f"{driver.description.name} has no bytes in buffers")
+    kernel = driver.load(CodeModule("glsl", BYTES), [Kernel("main", "main", 0, 1)])["main"]
+    both, expected = driver.allocate(32), bytearray(b"\x09" * 32)
+    driver.fill(both, 0, 32, b"\x09")
+    driver.launch(kernel, [BufferUse(both, at, 5) for at in places], (1, 1, 1), (1, 1, 1))
+    for value, at in zip(b"\x01\x02", places, strict=True):
+        expected[at : at + 5] = bytes([value]) * 5
+    assert bytes(driver.read(both, 0, 32)) == expected
 
 
 def test_a_sequence_runs_again_between_other_work(driver: Driver) -> None:

@@ -16,11 +16,28 @@ from tapml_targets.driver import DeviceDescription
 LAYER: Final = Path("/usr/lib/chromium/libVkLayer_khronos_validation.so")
 NAME: Final = "VK_LAYER_KHRONOS_validation"
 USE: Final = """
+import random
 import sys
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.vulkan.driver import list_devices, open_device
+from tapml_targets.vulkan.launching import Together
 from tests.targets.libraries import (Tensors, library)
+from tests.targets.vulkan.sequences import COUNTS, OTHER_WORK, WINDOWS, Step, play
 import numpy as np
+
+drawn = random.Random(1)
+
+
+def sequence():
+    steps = [
+        Step(*(drawn.randrange(len(WINDOWS)) for _ in "ab"), drawn.choice(COUNTS), 1)
+        for _ in range(12)
+    ]
+    return [each for each in steps if each.is_defined]
+
+
+if "no barriers" in sys.argv:
+    Together.takes = lambda *_: True
 
 for staged in (None, True):
     driver = open_device(list_devices()[int(sys.argv[1])], staged=staged)
@@ -36,7 +53,9 @@ for staged in (None, True):
             assert report.kernel_nanoseconds() > 0
             loaded.call("chain", [given, output], workspace_poison=b"abc")
         driver.free(given.buffer)
-    if len(sys.argv) > 2:
+    for _ in range(8):
+        play(driver, [sequence(), sequence()], drawn.choices(OTHER_WORK, k=5))
+    if "a buffer of no bytes" in sys.argv:
         from tapml_targets.vulkan.api import NULL, ffi, lib, struct
         lib.vkCreateBuffer(
             driver._device, struct("VkBufferCreateInfo", usage=32), NULL, ffi.new("VkBuffer *")
@@ -87,5 +106,6 @@ def test_it_has_nothing_to_say(device: DeviceDescription, tmp_path: Path) -> Non
 
 
 def test_it_would_say_what_is_wrong(device: DeviceDescription, tmp_path: Path) -> None:
-    words = under_the_layer(tmp_path, str(device.index), "a buffer of no bytes")
+    words = under_the_layer(tmp_path, str(device.index), "a buffer of no bytes", "no barriers")
     assert "VUID-VkBufferCreateInfo-size-00912" in words
+    assert "SYNC-HAZARD-WRITE-AFTER-WRITE" in words
