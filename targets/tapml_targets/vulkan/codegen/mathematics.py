@@ -56,15 +56,9 @@ float tapml_erf(float given) {
     + square * -1.45660718464996e-05)));
   return above / below;
 }"""
-# An implementation may compute it as a quotient of powers of e, which overflow, and whose difference
-# near zero has an error of 1e-7: there it is the polynomial of Cephes.
+# An implementation may compute it as a quotient of powers of e, which overflow.
 _TANH: Final = """\
-float tapml_tanh(float x) {
-  float square = x * x;
-  float near = x + x * square * (-3.33332819422e-1 + square * (1.33314422036e-1
-    + square * (-5.37397155531e-2 + square * (2.06390887954e-2 + square * -5.70498872745e-3))));
-  return abs(x) < 0.625 ? near : tanh(clamp(x, -15.0, 15.0));
-}"""
+float tapml_tanh(float x) { return tanh(clamp(x, -15.0, 15.0)); }"""
 # `/` goes towards zero; of negative operands GLSL says nothing of `%`.
 _REMAINDERS: Final = """\
 {t} tapml_truncated_{t}({t} a, {t} b) {{ return a - b * (a / b); }}
