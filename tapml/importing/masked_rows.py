@@ -42,7 +42,7 @@ class _Count(torch.SymInt):
     """How many rows a mask picks: an extent of shapes, and no number to compute with."""
 
     def __init__(self, extent: Any, picked: _Picked) -> None:
-        super().__init__(getattr(extent, "node", None))
+        super().__init__(getattr(extent, "node", None))  # type: ignore[no-untyped-call]
         self.extent = extent
         self.picked = picked
 
@@ -224,7 +224,7 @@ class MaskedRows(TorchFunctionMode):
         """``x[mask]``, ``x[places]``, ``rows[:, 1]``."""
         tensor, index = args
         indices = index if isinstance(index, tuple) else (index,)
-        first = indices[0] if indices else Ellipsis
+        first: Any = indices[0] if indices else Ellipsis
         picked = self.rows(tensor)
         places = self._of(index)
         if _is_mask(first) and places is None:
@@ -293,8 +293,8 @@ class MaskedRows(TorchFunctionMode):
         if self._of([tensor, mask]) is not None:
             raise _refused("a mask")
         if tensor.shape != mask.shape:
-            tensor, mask = torch.broadcast_tensors(tensor, mask)
-            mask = mask.clone()
+            both: Any = torch.broadcast_tensors(tensor, mask)  # type: ignore[no-untyped-call]
+            tensor, mask = both[0], both[1].clone()
         return self._rows_of(tensor, mask)
 
     def _looked_up(self, func: Any, args: Any, given: Any) -> Any:
@@ -325,7 +325,8 @@ class MaskedRows(TorchFunctionMode):
         if name == "numel":
             return _Count(found, picked)
         if isinstance(found, tuple):
-            return torch.Size((_Count(found[0], picked), *found[1:]))
+            extents: Any = (_Count(found[0], picked), *found[1:])
+            return torch.Size(extents)
         dim = given.get("dim", args[1] if len(args) > 1 else None)
         return found if dim % args[0].dim() else _Count(found, picked)
 
@@ -502,7 +503,7 @@ def _is_of_each_row(plain: str, args: Any, given: Mapping[str, Any]) -> bool:
     """Whether a product or a norm is of the last axes, and the rows are none of these."""
     rank = args[0].dim()
     if plain.endswith("_norm"):
-        return len(given.get("normalized_shape", args[1] if len(args) > 1 else ())) < rank
+        return bool(len(given.get("normalized_shape", args[1] if len(args) > 1 else ())) < rank)
     return bool(rank > 1 and (plain not in ("matmul", "mm") or args[1].dim() <= rank))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -61,8 +62,9 @@ def summed(rows: Tensor) -> Tensor:
 
 
 def kept_axes(rows: Tensor) -> Tensor:
-    picked = rows[rows[:, 0] > 0]
-    return picked.mean((0,), keepdim=True) + picked.sum(axis=0) / picked.mean((0, 1))
+    picked: Any = rows[rows[:, 0] > 0]
+    of_axes: Tensor = picked.mean((0,), keepdim=True) + picked.sum(axis=0) / picked.mean((0, 1))
+    return of_axes
 
 
 def of_their_own_shape(rows: Tensor) -> Tensor:
