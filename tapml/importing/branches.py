@@ -11,12 +11,22 @@ from typing import Any, Final
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from tapml_targets.errors import UnsupportedOperatorError
 
 _COND: Final = torch.ops.higher_order.cond
 
 
 def both_branches(module: fx.GraphModule) -> None:
-    """Replace every ``torch.cond`` in a graph, inner ones too."""
+    """Replace every ``torch.cond`` in a graph, inner ones too.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If what is chosen is more than numbers of one shape: the branches give results of two, one
+        changes a tensor, or the condition is of an extent.
+    """
     graph = module.graph
     outputs = {each.name for each in graph.output_node().all_input_nodes}
     while found := [node for node in graph.nodes if node.target is _COND]:
@@ -26,6 +36,8 @@ def both_branches(module: fx.GraphModule) -> None:
                 # Known while the module is exported.
                 branches = [branches[0 if condition else 1]] * 2
             with graph.inserting_before(node):
+                if isinstance(condition, fx.Node):
+                    condition = _scalar(graph, condition)
                 yes, no = (_inlined(module, branch, operands) for branch in branches)
                 chosen = [_chosen(graph, condition, *each) for each in zip(yes, no, strict=True)]
             for user in list(node.users):
@@ -53,14 +65,40 @@ def _inlined(module: fx.GraphModule, branch: Any, operands: Any) -> list[Any]:
             known[node] = module.graph.get_attr(name)
         elif node.op == "output":
             return [known[each] for each in node.args[0]]
+        elif getattr(getattr(node.target, "_schema", None), "is_mutable", False):
+            raise _refused(f"a branch changes a tensor by {node.target}")
         elif node.op != "placeholder":
             known[node] = module.graph.node_copy(node, known.__getitem__)
     return []
 
 
+def _scalar(graph: fx.Graph, condition: fx.Node) -> fx.Node:
+    """The condition without axes, which would be those of the result too."""
+    value = condition.meta.get("val")
+    if isinstance(value, torch.SymBool):
+        raise _refused("its condition is of an extent, which differs from run to run")
+    if value is None or not value.dim():
+        return condition
+    result = graph.call_function(torch.ops.aten.reshape.default, (condition, []))
+    result.meta = dict(condition.meta) | {"val": value.reshape(())}
+    return result
+
+
 def _chosen(graph: fx.Graph, condition: Any, yes: Any, no: Any) -> Any:
     if yes is no:
         return yes
+    extents = [each.meta["val"].shape for each in (yes, no)]
+    ranks = {len(each) for each in extents}
+    if len(ranks) > 1 or not all(
+        statically_known_true(a == b) for a, b in zip(*extents, strict=True)
+    ):
+        raise _refused("its branches give results of two shapes")
     chosen = graph.call_function(torch.ops.aten.where.self, (condition, yes, no))
     chosen.meta = dict(yes.meta)
     return chosen
+
+
+def _refused(reason: str) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        f"torch.cond moves as both of its branches, and {reason}: take torch.where in its place"
+    )

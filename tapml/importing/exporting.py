@@ -188,7 +188,9 @@ def _picks_rows(node: torch.fx.Node) -> bool:
         return False
     indices = node.args[1] if name == "aten.index.Tensor" and len(node.args) > 1 else ()
     masks = (each for each in indices if isinstance(each, torch.fx.Node))  # type: ignore[union-attr]
-    picks = ("aten.nonzero", "aten.masked_select", "aten._unique", "aten.unique")
+    picks = (
+        "aten.nonzero", "aten.where.default", "aten.masked_select", "aten._unique", "aten.unique"
+    )  # fmt: skip
     return name.startswith(picks) or any(
         each.meta["val"].dtype is torch.bool for each in masks if "val" in each.meta
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tapml.importing.exporting import EntryDescription, export_program
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 
 class _Branches(nn.Module):
@@ -34,6 +36,51 @@ def test_each_number_is_of_the_branch_that_is_taken(first: tuple[float, float]) 
     program = export_program(EntryDescription("forward", module, (torch.ones(2, 4),), ("rows",)))
     assert "cond" not in str(program.graph)
     torch.testing.assert_close(program.module()(given), module(given), equal_nan=True)
+
+
+class _Of(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Of ``[rows, 4]``."""
+        return self.function(rows)
+
+
+def test_a_condition_with_an_axis_gives_none_to_the_result() -> None:
+    module = _Of(lambda rows: torch.cond(rows[0, :1] > 0, torch.sum, torch.mean, (rows,)))
+    program = export_program(EntryDescription("forward", module, (torch.ones(2, 4),), ("rows",)))
+    given = -torch.ones(2, 4)
+    torch.testing.assert_close(program.module()(given), module(given))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (
+            lambda rows: torch.cond(
+                rows[0, 0] > 0, lambda x: x[:2].clone(), lambda x: x[:1].clone(), (rows,)
+            ).sum(),
+            "results of two shapes",
+        ),
+        (lambda rows: torch.cond(rows.shape[0] > 4, torch.sin, torch.cos, (rows,)), "of an extent"),
+    ],
+)
+def test_branches_that_no_number_chooses_between_are_refused(
+    function: Callable[[Tensor], Tensor], reason: str
+) -> None:
+    rows = torch.export.Dim("rows", min=2, max=99)
+    with pytest.raises(UnsupportedOperatorError, match=f"torch.cond moves as both .* {reason}"):
+        export_program(
+            EntryDescription(
+                "forward",
+                _Of(function),
+                (torch.ones(3, 4),),
+                ("rows",),
+                dynamic_shapes=({0: rows},),
+            )
+        )
 
 
 class _Asks(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,37 @@ def summed(rows: Tensor) -> Tensor:
     return rows[mask].sum(0) + rows[mask].mean()
 
 
-@pytest.mark.parametrize("function", [updated, put_back, added, by_places, summed])
+def kept_axes(rows: Tensor) -> Tensor:
+    picked: Any = rows[rows[:, 0] > 0]
+    of_axes: Tensor = picked.mean((0,), keepdim=True) + picked.sum(axis=0) / picked.mean((0, 1))
+    return of_axes
+
+
+def of_their_own_shape(rows: Tensor) -> Tensor:
+    mask, result = rows[:, 0] > 0, rows.clone()
+    count, width = rows[mask].shape
+    result[mask] = rows[mask].view(count, 2, 2).reshape(count, width) + torch.ones(count, 1)
+    return result
+
+
+def looked_up(rows: Tensor) -> Tensor:
+    """Numbers of other rows are no places."""
+    numbers, result = torch.where(rows[:, 0] > 0, 1, -100), rows.clone()
+    mask, table = numbers >= 0, torch.arange(8.0).view(2, 4)
+    result[mask] = table[numbers[mask]] + nn.functional.embedding(numbers[mask], table)
+    return result
+
+
+def selected(rows: Tensor) -> Tensor:
+    """Of a mask that is broadcast."""
+    return rows + torch.masked_select(rows, rows[0] > 0).mean()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [updated, put_back, added, by_places, summed, kept_axes, of_their_own_shape, looked_up,
+     selected],
+)  # fmt: skip
 def test_rows_of_a_mask_have_the_numbers_of_the_module(
     function: Callable[[Tensor], Tensor],
 ) -> None:
@@ -75,6 +106,14 @@ def test_rows_of_a_mask_have_the_numbers_of_the_module(
         (lambda rows: rows * rows[rows[:, 0] > 0].norm(1), "norm of rows"),
         (lambda rows: rows * rows[rows[:, 0] > 0].view(-1, 2).sum(), "view of rows"),
         (lambda rows: rows[rows[:, 0] > 0].flip(0).sum(0), "flip of rows"),
+        (lambda rows: rows[rows[:, 0] > 0].norm(1, 0), "norm of rows"),
+        (lambda rows: rows + rows[:, 1][rows[:, 0] > 0][..., -1], "an index of one of them"),
+        (lambda rows: (rows[:, 1][rows[:, 0] > 0] * rows[:, 2:3]).sum(), "mul of rows"),
+        (lambda rows: rows[:, torch.where(rows[0] > 0)[0]].sum(1), "such an index"),
+        (lambda rows: rows / rows[rows[:, 0] > 0].shape[0], "the number of rows"),
+        (lambda rows: rows / len(rows[rows[:, 0] > 0]), "the number of rows"),
+        (lambda rows: torch.arange(rows[rows[:, 0] > 0].size(0)), "the number of rows"),
+        (lambda rows: rows * 2 if rows[rows[:, 0] > 0].numel() else rows, "the number of rows"),
         (lambda rows: torch.unique(rows.long()).float(), "unique gives as many numbers"),
     ],
 )
@@ -85,6 +124,17 @@ def test_what_needs_their_number_is_refused_with_its_line(
         UnsupportedOperatorError, match=rf"importing/test_masked_rows\.py:\d+: {what}"
     ):
         exported(function)
+
+
+def test_a_mask_that_rows_were_picked_by_may_not_change() -> None:
+    def changed(rows: Tensor) -> Tensor:
+        mask = rows[:, 0] > 0
+        picked = rows[mask]
+        mask &= rows[:, 1] > 0
+        return rows + picked.sum(0)
+
+    with pytest.raises(UnsupportedOperatorError, match="a change of the mask"):
+        exported(changed)
 
 
 def test_rows_of_a_mask_are_no_output() -> None:
