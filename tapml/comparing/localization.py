@@ -119,8 +119,9 @@ def _fractions(array: Array) -> Array:
     """Values that are no whole numbers, of a sample; of another dtype there are none."""
     if array.dtype != np.float32:
         return np.zeros(0, np.float32)
-    some = np.ascontiguousarray(np.ravel(array)[:_SAMPLED])
-    return some[np.isfinite(some) & (some != np.trunc(some))]
+    some: Array = np.ascontiguousarray(np.ravel(array)[:_SAMPLED])
+    fractions: Array = some[np.isfinite(some) & (some != np.trunc(some))]
+    return fractions
 
 
 def is_rounding(relative: float, units: Sequence[float]) -> bool:

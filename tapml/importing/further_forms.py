@@ -48,7 +48,8 @@ def _stable_sort(
     operand: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
     """All sorts here are stable."""
-    return torch.ops.aten.sort.default(operand, dim, descending)
+    values, places = torch.ops.aten.sort.default(operand, dim, descending)
+    return values, places
 
 
 def _log_of_sums_so_far(operand: Tensor, dim: int) -> Tensor:

@@ -42,7 +42,7 @@ _HOLDERS: Final = (torch.nn.ModuleList, torch.nn.ModuleDict)
 
 @functools.lru_cache(maxsize=1024)
 def _apis_of(kinds: frozenset[type[torch.nn.Module]]) -> tuple[str, ...]:
-    return tuple(sorted(map(_api_of, kinds)))
+    return tuple(sorted(_api_of(each) for each in kinds))
 
 
 def module_name(module: torch.nn.Module) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_curves_keep_their_digits_near_zero(dtype: str) -> None:
         found = np.zeros_like(given)
         compile_reference([of])[name](given, found)
         expected = curve(given.astype(np.longdouble))
-        np.testing.assert_allclose(found, expected, rtol=3 * np.finfo(dtype).eps)
+        np.testing.assert_allclose(found, expected, rtol=3 * float(np.finfo(dtype).eps))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -68,7 +69,7 @@ def test_a_sort_has_nan_as_the_largest_and_keeps_the_order_of_equal_ones(axis: i
         down: np.argsort(np.where(np.isnan(given), 9, given) * (-1) ** down, axis, kind="stable")
         for down in (False, True)
     }
-    calls = {
+    calls: dict[str, tuple[Any, Any]] = {
         "up": (lambda x: relax.op.argsort(x, axis, dtype="int64"), expected[False]),
         "down": (lambda x: relax.op.argsort(x, axis, descending=True), expected[True]),
         "sort": (

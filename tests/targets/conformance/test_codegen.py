@@ -282,7 +282,7 @@ CURVES = {
 @pytest.mark.parametrize("name", CURVES)
 def test_curves_have_their_digits_near_zero_and_at_their_ends(driver: Driver, name: str) -> None:
     near = np.logspace(-30, -1, 40)
-    parts = [near, -near, 0.2 + 7 * near, [0.999, -1.0]]
+    parts = [near, -near, 0.2 + 7 * near, np.array([0.999, -1.0])]
     if name == "acosh":
         parts = [1 + near, 1 + 9 * near]
     given = np.concatenate(parts).astype(np.float32)[None]
