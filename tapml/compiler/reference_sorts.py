@@ -80,4 +80,4 @@ def _array(tensor: Any) -> Any:
     kind = np.dtype(str(tensor.dtype))
     shape = tuple(map(int, tensor.shape))
     memory = (ctypes.c_char * (prod(shape) * kind.itemsize)).from_address(tensor.data_ptr())
-    return np.ndarray(shape, kind, memory)
+    return np.ndarray(shape, kind, memoryview(memory))

@@ -137,9 +137,15 @@ def _of_program(folder: Path) -> PartsRunner:
             raise UnsupportedOperatorError(f"OpenVINO does not convert {what[:200]}") from error
 
         def run(given: Mapping[str, Array]) -> list[Array]:
-            return _values(compiled, [each.numpy() for each in part.tensors(given)])
+            return _values(compiled, [_tensor(each) for each in part.tensors(given)])
 
         return run
+
+    def _tensor(given: torch.Tensor) -> Any:
+        if given.dtype != torch.bfloat16:  # NumPy has no such dtype, its bits are handed over.
+            return given.numpy()
+        bits = given.contiguous().view(torch.int16).numpy()
+        return openvino.Tensor(bits, openvino.Shape(bits.shape), openvino.Type.bf16)
 
     def versions() -> dict[str, str]:
         return {"openvino": openvino.__version__.partition("-")[0], "torch": torch.__version__}
