@@ -247,16 +247,25 @@ def expectation_of(operator: Operator, case: MemoryCase) -> Expectation:
         return oracle.appeal(case)
 
 
-def test_integers_that_torch_makes_fractions_of_are_the_importers() -> None:
-    """TVM multiplies integers by a fraction as integers: the product is zero."""
+class Scaled(torch.nn.Module):
+    """Multiplies by a number."""
 
-    class Scaled(torch.nn.Module):
-        def forward(self, numbers: torch.Tensor) -> torch.Tensor:
-            return numbers * 0.25
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
 
-    imported = import_module(Scaled(), (torch.arange(12, dtype=torch.int32),))
-    (operator,) = imported.plan.operators.values()
-    inputs = [np.arange(12, dtype=np.int32)]
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return numbers * self.number
+
+
+def test_an_operator_that_computes_something_else_than_torch_does_is_the_importers() -> None:
+    """A factor that was cut to a whole number, in the operator and in its twin."""
+    whole, fraction = (
+        next(iter(import_module(Scaled(each), (torch.arange(12.0),)).plan.operators.values()))
+        for each in (2.0, 2.25)
+    )
+    operator = replace(whole, torch_forms=fraction.torch_forms)
+    inputs = [np.arange(12, dtype=np.float32)]
     case = make_case(operator, compile_reference([operator]), inputs)
     expectation = expectation_of(operator, case)
     verdict = judge(operator, expectation, case.results, case.results, POLICY)
