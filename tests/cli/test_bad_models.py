@@ -47,7 +47,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
         configured(architectures=["LlammaForCausalLM"]),
         ("unknown architecture 'LlammaForCausalLM'", "LlamaForCausalLM"),
     ),
-    "a class that reads series": (configured(**_SERIES), ("PatchTSTModel", "past_values")),
+    "weights of another class": (configured(**_SERIES), ("25 missing weights", "input_embedding")),
     "weights of another shape": (damaged("wrong_shape"), ("up_proj", "(100, 72)", "(4, 4)")),
     "safetensors cut short": (damaged("truncated"), ("model.safetensors", "not a valid")),
     "GGUF cut short": (cut_gguf, ("small.gguf", "fetch it again")),
