@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from tapml_targets.cpu.loader import import_tvm_ffi
-
 _TVM: Final = "tvm.contrib.sort."
 _OURS: Final = "tapml.sort."
 
@@ -36,7 +34,8 @@ def call_own_sorts(function: Any) -> Any:
 @cache
 def register_sorts() -> None:
     """Make them known by name to compiled code."""
-    tvm_ffi = import_tvm_ffi()
+    import tvm_ffi
+
     for name, sort in _SORTS.items():
         tvm_ffi.register_global_func(_OURS + name, sort, override=True)
 

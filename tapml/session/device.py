@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Self
 
 from tapml.devices.reach import is_remote, open_device
@@ -50,7 +51,8 @@ class SessionDevice:
             self._starting = start_local(self._used, limits=profile)
 
     def __enter__(self) -> Self:
-        if self._starting is None and not self._remote:
+        # Without PyTorch the import that follows says what to install.
+        if self._starting is None and not self._remote and find_spec("torch"):
             found = device_for_model(self._settings.device or self._settings.target, self._settings)
             self._starting = start_local(f"{found.platform}:{found.index}", limits=self._profile)
         return self

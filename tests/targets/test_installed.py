@@ -43,7 +43,7 @@ def test_the_remedy_names_the_wheel_a_board_was_given(
             assert name == "direct_url.json"
             return json.dumps({"url": f"file://{tmp_path}/tapml-0.1.0-py3-none-any.whl"})
 
-    monkeypatch.setattr(installed, "distribution", lambda name: Wheel())
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Wheel())
     installed._own_wheel.cache_clear()
     try:
         said = 'pip install "tapml-0.1.0-py3-none-any.whl[opencl]", the wheel'
