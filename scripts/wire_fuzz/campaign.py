@@ -31,6 +31,7 @@ _SCOUT_SECONDS: Final = 20.0
 _SETTLE_SECONDS: Final = 20
 _REST_SECONDS: Final = 0.7
 _REST_BYTES: Final = 2 << 20
+_SPARE_SECONDS: Final = 3.0
 _SAMPLE_FRAMES: Final = 5000
 
 
@@ -130,6 +131,8 @@ class Campaign:
             scout = Peer(open_wire, Heard())
             scout.settle()
             _await_empty(scout)
+            # A spare worker starts a second after the last one was taken.
+            time.sleep(_SPARE_SECONDS)
             report.before = _at_rest(server)
             good = GoodClient(address)
             try:

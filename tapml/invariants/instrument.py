@@ -274,6 +274,8 @@ class Instruments:
             mark = ""
             if not outer and is_model(module):
                 self.variables.add_model(module)
+                if torch.is_grad_enabled():
+                    self.variables.ran_with_gradients(module)
                 recorder.begin_training()
                 recorder.training = module.training
                 recorder.stage = "train" if module.training else "eval"

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGE, MODEL, ROUNDED, Fields, Value
+from tapml.invariants.record import CHANGE, IDLE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml.invariants.versions import PLAIN, Marks
@@ -41,6 +41,8 @@ class Variable:
         Whether a model that ran holds it, and whether an optimizer does.
     model
         The place of that model among those that ran; -1 without one.
+    idle
+        Whether that model ran without gradients alone, as a teacher does.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Variable:
     in_model: bool
     in_optimizer: bool
     model: int = -1
+    idle: bool = False
 
 
 class Variables:
@@ -85,6 +88,7 @@ class Variables:
         self._stated: list[Variable] = []
         self._told: dict[int, tuple[tuple[Any, ...], dict[str, Value]]] = {}
         self._parts: set[int] = set()
+        self._graded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._loose: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._numbers = WeakIdKeyDictionary()
         self._numbered = 0
@@ -108,6 +112,13 @@ class Variables:
         self._models.append(weakref.ref(model))
         self._walked = None
 
+    def ran_with_gradients(self, module: torch.nn.Module) -> None:
+        """It may be trained, and so may the models that it is a part of."""
+        if module not in self._graded:
+            whole = [each for each in self.models() if any(p is module for p in each.modules())]
+            self._graded.update([module, *whole])
+            self._walked = None
+
     def add_part(self, part: torch.nn.Module) -> None:
         """A module ran inside another one.
 
@@ -122,6 +133,7 @@ class Variables:
         if trains:
             known = self.models()
             self.add_model(part)
+            self.ran_with_gradients(part)
             if part not in known and part in self.models():
                 self._loose.add(part)
         self._parts.add(id(part))
@@ -173,6 +185,7 @@ class Variables:
         classes: Counter[str] = Counter()
         for place, model in enumerate(self.models()):
             kind = type(model).__name__
+            idle = model not in self._graded
             prefix = ""
             if place:
                 classes[kind] += 1
@@ -180,7 +193,8 @@ class Variables:
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 seen.add(id(parameter))
                 shown = prefix + name.removeprefix("module.")
-                yield Variable(shown, "Parameter", parameter, True, id(parameter) in held, place)
+                mine = id(parameter) in held
+                yield Variable(shown, "Parameter", parameter, True, mine, place, idle)
             if buffers:
                 for name, buffer in model.named_buffers():
                     shown = prefix + name.removeprefix("module.")
@@ -426,6 +440,7 @@ class Variables:
             variable.in_model,
             variable.in_optimizer,
             variable.model,
+            variable.idle,
             self._gradient(tensor)[0] if asked else "",
             changed,
             unused,
@@ -435,7 +450,7 @@ class Variables:
             if told is not None:
                 self._told[id(variable)] = told, found
             return found
-        kind, dtype, shape, trained, in_model, in_optimizer, model, gradient, *_ = key
+        kind, dtype, shape, trained, in_model, in_optimizer, model, idle, gradient, *_ = key
         fields: dict[str, Value] = {
             "type": kind,
             "attribute": "data",
@@ -446,6 +461,8 @@ class Variables:
             "in_optimizer": in_optimizer,
             MODEL: model,
         }
+        if idle:
+            fields[IDLE] = True
         if asked:
             fields["grad"] = gradient
         if changed is not None:

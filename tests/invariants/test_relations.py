@@ -799,3 +799,28 @@ def test_gradients_need_not_be_there_before_the_first_backward_call() -> None:
     with watch(invariants=learned, on_violation="report") as watched:
         train(first=True)
     assert watched.report().violated == 0
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_model_that_runs_without_gradients_alone_needs_no_optimizer(used: bool) -> None:
+    def train(teacher: nn.Module | None = None) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            rows = torch.randn(6, 4)
+            with torch.set_grad_enabled(used):
+                wanted = teacher(rows) if teacher is not None else 1.0
+            optimizer.zero_grad()
+            (model(rows) - wanted).square().mean().backward()
+            optimizer.step()
+
+    learned = infer([run(train)])
+    with watch(invariants=learned, on_violation="report") as watched:
+        train(nn.Linear(4, 1))
+    found = {
+        each.invariant.params["mode"]
+        for cause in watched.report().causes
+        for each in cause.findings
+        if each.invariant.relation == "OptimizerParameters"
+    }
+    assert found == ({"trainable", "used"} if used else set())

@@ -1,6 +1,6 @@
 """OptimizerParameters: the optimizers hold what the model trains, and nothing else.
 
-``trainable``: each trainable parameter of a model that ran is in an optimizer.
+``trainable``: each trainable parameter of a model that ran with gradients is in an optimizer.
 ``used``: each parameter of a model that gets a gradient is in an optimizer, or changes otherwise;
 a target network, which gets none, may stay outside.
 ``belongs``: each parameter in an optimizer is one of a model that ran.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import Window
+from tapml.invariants.record import IDLE, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 
@@ -19,7 +19,7 @@ class OptimizerParameters(Relation):
 
     name = "OptimizerParameters"
     structural = True
-    avoided = ("in_", "grad", "changed", "requires_grad")
+    avoided = ("in_", "grad", "changed", "requires_grad", IDLE)
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """All ways, if there are parameters."""
@@ -34,7 +34,8 @@ class OptimizerParameters(Relation):
             fields = state.fields
             if fields["type"] != "Parameter":
                 continue
-            if params["mode"] == "trainable" and fields["in_model"] and fields["requires_grad"]:
+            trained = fields["in_model"] and fields["requires_grad"] and IDLE not in fields
+            if params["mode"] == "trainable" and trained:
                 holds = bool(fields["in_optimizer"])
                 found = "" if holds else f"no optimizer holds {state.name}, which the model trains"
                 yield Example(holds, (state,), state.name, found)
