@@ -129,8 +129,8 @@ class Bookkeeper:
     def rests(self) -> bool:
         """Whether each session has a worker and one more waits, and all others have ended.
 
-        A worker that is ready shares memory of its own with the supervisor. One that was just
-        forked has all there is, then none, and the supervisor lets go of an ending one's first.
+        A worker that is ready shares one memory with the supervisor. One that was just forked holds
+        all of them, then no memory; the supervisor drops that of a worker before it ends.
         """
         supervisor, *workers = family(self._pid)
         left = _shared_memories(supervisor, _OURS)

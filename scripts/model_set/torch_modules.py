@@ -72,7 +72,7 @@ class _Restoring(nn.Module):
 
 
 class _Reading(nn.Module):
-    """Words, where 0 is none."""
+    """Token ids; 0 is padding."""
 
     def __init__(self) -> None:
         super().__init__()

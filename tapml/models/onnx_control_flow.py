@@ -184,6 +184,14 @@ class _Node:
 def _rename(node: Any, names: dict[str, str], prefix: str) -> None:
     """Rename what a node reads, in graphs inside of it as well, and what it gives."""
     node.input[:] = [names.get(each, each) for each in node.input]
+    _rename_graphs(node, names)
+    for at, each in enumerate(node.output):
+        if each:
+            names[each] = node.output[at] = f"{prefix}/{each}"
+
+
+def _rename_graphs(node: Any, names: dict[str, str]) -> None:
+    """Rename what the graphs of a node's attributes read from outside."""
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
             inner = dict(names)
@@ -193,9 +201,6 @@ def _rename(node: Any, names: dict[str, str], prefix: str) -> None:
                 _rename_inside(each, inner)
             for each in graph.output:
                 each.name = inner.get(each.name, each.name)
-    for at, each in enumerate(node.output):
-        if each:
-            names[each] = node.output[at] = f"{prefix}/{each}"
 
 
 def _rename_inside(node: Any, names: dict[str, str]) -> None:
@@ -203,15 +208,7 @@ def _rename_inside(node: Any, names: dict[str, str]) -> None:
     node.input[:] = [names.get(each, each) for each in node.input]
     for each in node.output:
         names.pop(each, None)
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            inner = dict(names)
-            for each in (*graph.input, *graph.initializer):
-                inner.pop(each.name, None)
-            for each in graph.node:
-                _rename_inside(each, inner)
-            for each in graph.output:
-                each.name = inner.get(each.name, each.name)
+    _rename_graphs(node, names)
 
 
 def _if(at: _Node) -> None:

@@ -353,7 +353,7 @@ class Relay:
         """End the session and its worker, free what both held, and tell the client an `error`."""
         if self.ended:
             return
-        # First: a channel that is found gone as it is told ends the session, too.
+        # First, because telling a channel that is gone ends the session again.
         self.ended = why
         if error is not None:
             self.loss = loss = failure_to_wire(error, command) | self._worker.last_words()

@@ -190,7 +190,7 @@ def _kinds_and_run(variant: str) -> tuple[tuple[str, ...], Run]:
 
 
 def load(model: Path, variant: str) -> Any:
-    """Load the model, then plant the fault; without a variant there is none."""
+    """Load the model, and plant the fault that a variant names."""
     mend_reference()
     if not variant:
         return load_healthy(model, "")

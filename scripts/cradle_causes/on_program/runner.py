@@ -160,7 +160,7 @@ def _noted(name: str, right: Any, wrong: Run) -> Run:
 
 
 def load(model: Path, variant: str) -> PartsRunner:
-    """Load the module, then plant the fault; without a variant there is none."""
+    """Load the module, and plant the fault that a variant names."""
     healthy = load_healthy(model, "default")
     if not variant:
         return healthy

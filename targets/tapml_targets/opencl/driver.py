@@ -114,8 +114,8 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
     def free(self, buffer: DeviceBuffer) -> None:
         """See :meth:`Driver.free`. No driver is trusted to keep memory that its work still uses.
 
-        Work that has failed is told by the next command that waits: this one may well clean up
-        behind an error that says more.
+        If that work failed, the next command that waits reports it: this one may be cleaning up
+        after an error that says more.
         """
         try:
             self.finish()
