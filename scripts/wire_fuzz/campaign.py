@@ -295,7 +295,8 @@ def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
         peer = open_peer(stack, open_wire, heard, scout, victim, settings.session)
         try:
             # Wait for its worker, so that answers keep up with requests.
-            peer.settle()
+            if not peer.settle() and settings.session:
+                return f"the session ended before anything was sent: {heard.last_error}"
             for shot in said:
                 peer.send(shot)
             peer.settle()

@@ -66,11 +66,14 @@ class Heard:
         By kind of error.
     faults
         Errors that are the server's own fault, with how often each came.
+    last_error
+        The latest refusal's kind and message.
     """
 
     answers: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    last_error: str = ""
 
     def note(self, header: dict[str, Any]) -> None:
         """Count a message."""
@@ -80,6 +83,7 @@ class Heard:
             return
         kind, message = str(error.get("kind")), str(error.get("message"))
         self.refusals[kind] += 1
+        self.last_error = f"{kind}: {message[:300]}"
         if kind == "RemoteError" and message.partition(":")[0] in _OWN_FAULTS:
             self.faults[message[:160]] += 1
 
@@ -181,24 +185,28 @@ class Peer:
 
     def _hello(self) -> str:
         # The previous peer may have taken all sessions, and the server may still notice its end.
-        welcome = self._await("welcome", again=wire.pack(dict(HELLO)))
+        # A hello that waits for a worker is not repeated: a connection's second one ends the
+        # session of the first.
+        welcome = self._await("welcome", again=wire.pack(dict(HELLO)), only_refused=True)
         token, epoch = welcome["session"], welcome["epoch"]
         self.names = Names(token=token, epoch=epoch)
         self.features = frozenset(welcome["features"])
         return str(welcome["data_address"])
 
-    def _await(self, kind: str, again: bytes) -> dict[str, Any]:
-        """Say `again` until an answer of a kind comes."""
+    def _await(self, kind: str, again: bytes, *, only_refused: bool = False) -> dict[str, Any]:
+        """Say `again` until an answer of a kind comes; with `only_refused`, after a refusal."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         said, next_time = "", 0.0
         while time.monotonic() < deadline:
             if time.monotonic() >= next_time:
-                next_time = time.monotonic() + _AGAIN_SECONDS
+                next_time = deadline if only_refused else time.monotonic() + _AGAIN_SECONDS
                 self._wire.send("control", (again,))
             for _, header in self._hear(0.1):
                 if header.get("type") == kind:
                     return header
-                said = str(header.get("error", said))
+                if "error" in header:
+                    said = str(header["error"])
+                    next_time = min(next_time, time.monotonic() + _AGAIN_SECONDS)
         raise NoAnswerError(f"no {kind} for {PATIENCE_SECONDS} s; {said[:300]}")
 
     def _hear(self, seconds: float) -> list[tuple[Socket, dict[str, Any]]]:

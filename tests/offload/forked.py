@@ -37,17 +37,22 @@ class Forked:
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGINT)
 
-    def wait_until_stopped(self, seconds: float = LIMIT_SECONDS) -> None:
-        """Wait until it stands still, as ``TAPML_FAULT=stop@...`` asks it to."""
+    def stops(self, seconds: float = LIMIT_SECONDS) -> bool:
+        """Wait until it stands still, as ``TAPML_FAULT=stop@...`` asks it to; False if it ends."""
         stat = Path(f"/proc/{self.process.pid}/stat")
         deadline = time.monotonic() + seconds
-        while True:
+        while self.process.is_alive():
             with suppress(FileNotFoundError):
                 if stat.read_text().rpartition(")")[2].split()[0] == "T":
-                    return
-            assert self.process.is_alive(), f"it ended: {self.errors.read_text(errors='replace')}"
+                    return True
             assert time.monotonic() < deadline, "it has not stopped in time"
             time.sleep(0.02)
+        return False
+
+    def wait_until_stopped(self, seconds: float = LIMIT_SECONDS) -> None:
+        """Wait until it stands still; it must not end before."""
+        stops = self.stops(seconds)
+        assert stops, f"it ended: {self.errors.read_text(errors='replace')}"
 
     def kill(self) -> None:
         """End it with SIGKILL, and wait until it has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama folder of one layer with random weights; its query projection is square."""
     from tests.models.folders import make_folder
 
-    return make_folder(tmp_path_factory.mktemp("models") / "tiny-llama", "one_layer")
+    with shared_artifact("tiny-llama", tmp_path_factory) as folder:
+        return folder if folder.exists() else make_folder(folder, "one_layer")
 
 
 @pytest.fixture(scope="session")
@@ -94,19 +95,19 @@ def finished(
     """The tiny model, moved by the real command."""
     # Not the best-ranked one: two devices of about the same speed may change places.
     index = min(each.index for each in require_device("opencl"))
-    root = tmp_path_factory.mktemp("finished")
-    folder, cache, device = root / "session", root / "cache", f"opencl:{index}"
-    arguments = offload_arguments(tiny_model, folder, device)
-    with shared_artifact("compiled", tmp_path_factory) as compiled:
-        if compiled.exists():
-            shutil.copytree(compiled, cache)
-            ended = None
-        else:
-            ended = run_process(*arguments, cache=cache)
-            shutil.copytree(cache, compiled)
-    # What a process beside this one compiled is not compiled again.
-    ended = ended or run_process(*arguments, cache=cache)
-    assert ended.exit_code == 0, ended.errors
+    device = f"opencl:{index}"
+    cache = tmp_path_factory.mktemp("finished") / "cache"
+    with shared_artifact("finished", tmp_path_factory) as made:
+        folder, compiled, said = made / "session", made / "cache", made / "ended.json"
+        if not said.exists():
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            ended = run_process(*offload_arguments(tiny_model, folder, device), cache=compiled)
+            assert ended.exit_code == 0, ended.errors
+            said.write_text(json.dumps(asdict(ended)), encoding="utf-8")
+        # What a process beside this one compiled is not compiled again.
+        shutil.copytree(compiled, cache)
+        ended = Ended(**json.loads(said.read_text(encoding="utf-8")))
     return FinishedSession(folder, tiny_model, cache, device, ended)
 
 

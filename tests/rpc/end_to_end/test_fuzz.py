@@ -5,13 +5,16 @@ A failure prints its seed and conversations: the same command line says them aga
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
+from scripts.wire_fuzz import peer
 from scripts.wire_fuzz.bindings import BINDINGS
 from scripts.wire_fuzz.campaign import Campaign, Settings, replay
-from scripts.wire_fuzz.messages import OTHER_TOKEN, TOKEN, Names, sequence
+from scripts.wire_fuzz.messages import OTHER_TOKEN, TOKEN, Names, Socket, sequence
 from scripts.wire_fuzz.mutations import shots
-from scripts.wire_fuzz.peer import Heard
+from scripts.wire_fuzz.peer import Heard, Peer
 from scripts.wire_fuzz.shrink import shrink
 from tapml_rpc import wire
 from tests.conftest import RequireDevice
@@ -48,9 +51,47 @@ def test_a_conversation_without_lies_is_refused_nothing(require_device: RequireD
         shot for said in honest for shot in said if not any(each in shot.what for each in ends)
     ][:50]
     heard = Heard()
-    assert not replay(Settings(0, SEED, session=True, device="opencl:0"), spoken, heard)
+    failure = replay(Settings(0, SEED, session=True, device="opencl:0"), spoken, heard)
+    assert not failure and not heard.refusals, (failure, heard.last_error)
     assert heard.answers["done"] > 10
-    assert not heard.refusals
+
+
+@dataclass
+class SlowServer:
+    """A wire to a server whose answers come one per look, None where it keeps silent."""
+
+    answers: list[dict[str, object] | None]
+    hellos: int = 0
+    closed: bool = False
+
+    def send(self, socket: Socket, frames: tuple[bytes, ...]) -> bool:
+        self.hellos += wire.unpack(frames[0])["type"] == "hello"
+        return True
+
+    def receive(self, seconds: float) -> list[tuple[Socket, bytes]]:
+        answer = self.answers.pop(0)
+        return [] if answer is None else [("control", wire.pack(answer))]
+
+    def open_data(self, address: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+REFUSED: dict[str, object] = {"type": "refused", "error": {"kind": "SetupError", "message": "full"}}
+
+
+@pytest.mark.parametrize(("before", "hellos"), [([None] * 3, 1), ([None, REFUSED, None], 2)])
+def test_a_hello_is_repeated_after_a_refusal_alone(
+    before: list[dict[str, object] | None], hellos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A connection's second hello ends the session of its first.
+    monkeypatch.setattr(peer, "_AGAIN_SECONDS", 0.0)
+    welcome = {"type": "welcome", "session": b"t", "epoch": b"e", "features": []}
+    server = SlowServer([*before, {**welcome, "data_address": "tcp://a"}])
+    assert Peer(lambda: server, Heard()).names.token == b"t"
+    assert server.hellos == hellos
 
 
 def test_a_seed_says_the_same_bytes_to_every_server() -> None:
