@@ -18,6 +18,14 @@ TOGETHER: Final = {
     "tests/distributed/fuzzing": "the warm pool",
     "tests/execute": "the small Llama",
     "tests/importing": "the small Llama",
+    "tests/compiler/test_symbol_ranges.py": "the small Llama",
+    "tests/diagnosis/test_evaluation.py": "the small Llama",
+    "tests/invariants": "the recorded runs",
+    "tests/offload/test_error_growth.py": "the small Llama",
+    "tests/plan/test_format.py": "the small Llama",
+    "tests/replaying/test_times.py": "the small Llama",
+    "tests/session/test_selection.py": "the small Llama",
+    "tests/validation/test_observed.py": "the small Llama",
     "tests/rooting": "the small Llama",
     "tests/suite": "the small Llama",
     "tests/oracles": "the shipped model",
@@ -27,9 +35,9 @@ TOGETHER: Final = {
 
 
 class SharedScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Hands out files, and some folders whole."""
+    """Hands out files, and some folders and files together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0].removesuffix("/end_to_end").removesuffix("/exhaustive")
-        return TOGETHER.get(folder, file)
+        return TOGETHER.get(file) or TOGETHER.get(folder, file)

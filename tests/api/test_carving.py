@@ -9,19 +9,11 @@ import pytest
 import tapml
 from tapml_targets.errors import InputError
 from tests.conftest import RequireDevice
-from tests.models.folders import make_folder
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = tmp_path_factory.mktemp("carved") / "tiny-llama"
-    make_folder(folder, "float32")
-    return folder
-
-
-def test_only_what_the_filters_let_through_is_carved(model: Path, tmp_path: Path) -> None:
+def test_only_what_the_filters_let_through_is_carved(tiny_model: Path, tmp_path: Path) -> None:
     with tapml.carve(
-        model,
+        tiny_model,
         tmp_path / "suite",
         tokens=[[1, 2, 3, 4]],
         new_tokens=3,
@@ -34,19 +26,21 @@ def test_only_what_the_filters_let_through_is_carved(model: Path, tmp_path: Path
     assert all("softmax" in test.operator for test in tests)
 
 
-def test_it_is_still_a_function_after_its_package_was_imported(model: Path, tmp_path: Path) -> None:
+def test_it_is_still_a_function_after_its_package_was_imported(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     import tapml.carving.record
 
     assert tapml.carving.record is not None
     with pytest.raises(InputError, match="no operator matches"):
-        tapml.carve(model, tmp_path / "suite", tokens=[[1, 2, 3]], operators=["nothing*"])
+        tapml.carve(tiny_model, tmp_path / "suite", tokens=[[1, 2, 3]], operators=["nothing*"])
 
 
 def test_a_suite_is_replayed_from_python(
-    model: Path, tmp_path: Path, require_device: RequireDevice
+    tiny_model: Path, tmp_path: Path, require_device: RequireDevice
 ) -> None:
     where = require_device("opencl")[0]
-    with tapml.carve(model, tmp_path / "suite", tokens=[(1, 2, 3)], new_tokens=1):
+    with tapml.carve(tiny_model, tmp_path / "suite", tokens=[(1, 2, 3)], new_tokens=1):
         pass
     found = tapml.replay(
         tmp_path / "suite", target=tapml.opencl(where.index), operators=["softmax*"]

@@ -6,23 +6,32 @@ that one; and else every platform there is.
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tapml_targets.cache_folder import cache_folder
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.errors import TapmlError
 from tapml_targets.platforms import load_driver_module, platform_names
 from tapml_targets.ranking import rank_devices
 from tests.conftest import RequireDevice
 
+# Kernels by the hundred: they run where half precision runs as well, if there is such a device.
+KERNELS = ("conformance", "test_codegen.py")
+
 
 @cache
 def _devices(platform: str) -> list[DeviceDescription]:
     try:
-        ranked = rank_devices(platform)
+        # One process tries the devices and the others read what it found: they collect the same
+        # tests, and no device is slow because all try it at the same moment.
+        with (cache_folder("devices") / "tests.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            ranked = rank_devices(platform)
     except TapmlError:
         # `require_device` says why when the test is to run.
         return []
@@ -54,6 +63,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = []
     for platform in _platforms(metafunc):
         found = _devices(platform)
+        if metafunc.definition.path.parts[-2:] == KERNELS:
+            # The other rasterisers are in `exhaustive`.
+            found = [each for each in found if "float16" in each.limits.features] or found
         places += [(platform, each.index) for each in found] or [(platform, None)]
         names += [f"{platform}-{each.vendor_platform.split()[0]}" for each in found] or [
             f"{platform}-none"

@@ -31,7 +31,7 @@ from tapml_targets.library_format import MAGIC, library_hash, pack, unpack
 from tests.targets.libraries import VECTORS, add_one, library
 from tests.targets.strategies import libraries
 
-SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
 
 
 @given(libraries())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,28 +51,37 @@ def moved_to_driver(
 
 
 @pytest.fixture(scope="session")
-def webgpu_package(
-    moved_to_driver: Callable[[int], Path],
-    require_device: RequireDevice,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The tiny model, moved to WebGPU by the real command, with a tokenizer of its own."""
+def moved_to_webgpu(moved_to_driver: Callable[[int], Path], require_device: RequireDevice) -> Path:
+    """The tiny model's session with the adapter that a browser has as well, if it is here."""
     devices = require_device("webgpu")
-    # The rasteriser that the browser has as well, where it is here: its limits are the same.
+    # Its limits are the same.
     named = next((each for each in devices if "SwiftShader" in each.name), devices[0])
-    session = moved_to_driver(named.index)
-    made = make_package(session, tmp_path_factory.mktemp("webgpu") / "package").path
-    add_tokenizer(made)
+    return moved_to_driver(named.index)
+
+
+@pytest.fixture(scope="session")
+def webgpu_package(moved_to_webgpu: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, moved to WebGPU by the real command, with a tokenizer of its own."""
+    with shared_artifact("webgpu-package", tmp_path_factory) as shared:
+        made = shared / "package"
+        if not made.exists():
+            shutil.rmtree(shared, ignore_errors=True)
+            shared.mkdir()
+            add_tokenizer(make_package(moved_to_webgpu, shared / "new").path)
+            (shared / "new").rename(made)
     return made
 
 
 @pytest.fixture(scope="session")
 def browser_model(webgpu_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``tapml package --browser`` makes of the tiny model; tests copy it, never write it."""
-    out = tmp_path_factory.mktemp("browser-model") / "good"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
-        assert main(["package", str(webgpu_package), "--browser", "--out", str(out)]) == 0
+    with shared_artifact("browser-model", tmp_path_factory) as shared:
+        out = shared / "good"
+        if not out.exists():
+            shared.mkdir(exist_ok=True)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
+                assert main(["package", str(webgpu_package), "--browser", "--out", str(out)]) == 0
     return out
 
 

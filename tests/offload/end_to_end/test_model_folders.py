@@ -59,7 +59,7 @@ def test_every_operator_of_an_unseen_folder_moves(
 
 def test_a_folder_with_a_tokenizer_takes_text(finished: FinishedSession, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", "one_layer", tokenizer=True)
-    session, cache = tmp_path / "session", warm_cache(tmp_path / "cache")
+    session, cache = tmp_path / "session", finished.copy_cache(tmp_path / "cache")
     ended = run_here(
         "offload", "--model", folder, "--device", finished.device, "--session", session,
         "--prompt", "The value of", "--new-tokens", "2", cache=cache,

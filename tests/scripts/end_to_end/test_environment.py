@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +44,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "environment.py", root / "scripts")
     return root
+
+
+@pytest.fixture(scope="module")
+def empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with pip alone, as `venv` makes it."""
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    venv.create(folder, with_pip=True)
+    return folder
+
+
+@pytest.fixture
+def copied_environments(empty_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments are copies of one: `venv` takes seconds for each."""
+
+    def create(folder: Path, *, with_pip: bool) -> None:
+        shutil.copytree(empty_environment, folder, symlinks=True, dirs_exist_ok=True)
+
+    monkeypatch.setattr(venv, "create", create)
 
 
 def start(project: Path, *extras: str) -> subprocess.Popen[str]:
@@ -83,6 +102,7 @@ def can_import_small(folder: Path) -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_an_environment_is_made_once_completed_in_place_and_made_again_for_another_python(
     project: Path,
 ) -> None:
@@ -113,6 +133,7 @@ def test_an_environment_is_made_once_completed_in_place_and_made_again_for_anoth
     assert can_import_small(folder)
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_what_an_extra_names_without_dependencies_comes_without_them(project: Path) -> None:
     needy = "Requires-Dist: nowhere-to-be-found\n"
     write_wheel(project / "wheels", "needy", "1.0", {"needy.py": ""}, needy)
@@ -139,6 +160,7 @@ def test_ctrl_c_ends_pip_and_leaves_an_environment_that_does_not_count(project: 
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
+@pytest.mark.usefixtures("copied_environments")
 def test_a_failure_of_pip_is_shown_with_a_remedy_and_its_log(
     project: Path,
     capfd: pytest.CaptureFixture[str],

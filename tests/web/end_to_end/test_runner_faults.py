@@ -11,7 +11,7 @@ import pytest
 
 from tapml.package.browser_folder import write_browser_folder
 from tapml.package.load import load_package
-from tests.report.browser import Page, open_browser
+from tests.report.browser import open_browser
 from tests.rpc.tracker.trackers import PATIENCE_SECONDS
 from tests.web.half_model import half_model
 from tests.web.pages import WEBGPU_FLAGS
@@ -115,15 +115,3 @@ def test_half_precision_is_refused_by_name_where_the_adapter_has_none(runner: Ru
     assert "kernel 'step' of operator 'step'" in runner.problem
     assert "needs the feature float16, which is missing" in runner.problem
     assert "--dtype float32" in runner.problem
-
-
-def test_a_gpu_process_that_dies_amid_a_text_is_a_lost_device(
-    runner: RunnerPage, text: str
-) -> None:
-    """The last one here: what a browser does after a second crash is its own affair."""
-    page = runner.page
-    assert isinstance(page, Page)
-    runner.show("good")
-    begun(runner)
-    page.crash_gpu()
-    assert_lost_and_loaded_again(runner, text)

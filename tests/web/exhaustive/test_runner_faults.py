@@ -1,10 +1,12 @@
-"""Who else hears that a folder's page has lost its GPU."""
+"""A folder's page whose GPU process dies, and who else hears that a GPU is lost."""
 
 from __future__ import annotations
 
+from tests.report.browser import Page
 from tests.web.end_to_end.test_runner_faults import (  # noqa: F401
     PROMPT,
     assert_lost_and_loaded_again,
+    begun,
     root,
     runner,
     text,
@@ -33,4 +35,17 @@ def test_a_lost_model_rejects_its_text_and_all_that_is_asked_later(
         return [...heard, model.closed];
     """)
     assert heard == [False, *["DeviceLostError"] * 3, True]
+    assert_lost_and_loaded_again(runner, text)
+
+
+def test_a_gpu_process_that_dies_amid_a_text_is_a_lost_device(
+    runner: RunnerPage,  # noqa: F811
+    text: str,  # noqa: F811
+) -> None:
+    """The last one here: what a browser does after a second crash is its own affair."""
+    page = runner.page
+    assert isinstance(page, Page)
+    runner.show("good")
+    begun(runner)
+    page.crash_gpu()
     assert_lost_and_loaded_again(runner, text)
