@@ -96,23 +96,29 @@ def main(arguments: list[str]) -> int:
 
 
 def run_checks() -> list[str]:
-    """Run every check, show what the failing ones say, and return their names."""
-    failed = []
-    for name, arguments in CHECKS:
-        started = time.monotonic()
-        result = subprocess.run(
-            [sys.executable, *arguments],
-            check=False,
-            cwd=environment.ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+    """Run all checks at once, show what the failing ones say, and return their names."""
+    started = time.monotonic()
+    running = [
+        (
+            name,
+            subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=environment.ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            ),
         )
-        verdict = "passed" if result.returncode == 0 else "FAILED"
-        if result.returncode != 0:
+        for name, arguments in CHECKS
+    ]
+    failed = []
+    for name, process in running:
+        output, _ = process.communicate()
+        verdict = "passed" if process.returncode == 0 else "FAILED"
+        if process.returncode != 0:
             failed.append(name)
-            print(result.stdout.rstrip())
+            print(output.rstrip())
         print(f"{name}: {verdict} ({time.monotonic() - started:.1f} s)", flush=True)
     return failed
 

@@ -15,6 +15,8 @@ import pytest
 
 from tapml.cli.main import main
 
+pytestmark = pytest.mark.run_first
+
 BACKENDS = ("keras-torch", "keras-jax", "keras-numpy")
 
 

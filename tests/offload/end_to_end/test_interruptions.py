@@ -14,8 +14,6 @@ from tests.offload.commands import LIMIT_SECONDS, Ended, Started, run_here, star
 from tests.offload.processes import MARK, half_written, left_after, marked, new_mark
 from tests.offload.sessions import FinishedSession, assert_same_verdicts
 
-pytestmark = pytest.mark.run_first
-
 
 def read_until(process: Started, words: str) -> None:
     """Wait until the command prints a line with these words; they must come."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from tapml.plan.graph_plan import GraphPlan
 from tapml.repro.folder import read_repro
 from tapml_targets.target import Target
@@ -17,7 +15,6 @@ from tests.offload.processes import half_written
 from tests.offload.sessions import FinishedSession, assert_same_verdicts, states
 from tests.offload.wholeness import assert_unharmed, assert_whole
 
-pytestmark = pytest.mark.run_first
 KINDS = {"write", "fsync", "rename", "commit", "remove"}
 _NO_CHANGE = {("after", "write"), ("after", "fsync")}
 

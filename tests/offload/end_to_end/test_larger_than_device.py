@@ -12,8 +12,6 @@ from tapml_targets.dtype import dtype
 from tests.offload.commands import run_here
 from tests.offload.sessions import FinishedSession, read_report
 
-pytestmark = pytest.mark.run_first
-
 # Room for the largest operator at the longest input, and not for the weights of the model.
 BOUND = 215_000
 

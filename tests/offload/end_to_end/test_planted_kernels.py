@@ -15,8 +15,6 @@ from tests.offload.commands import Ended, run_here, run_process
 from tests.offload.plants import PLANTS, Plant, plant
 from tests.offload.sessions import FinishedSession, read_report
 
-pytestmark = pytest.mark.run_first
-
 
 @dataclass(frozen=True)
 class Stopped:

@@ -16,8 +16,6 @@ from tests.offload.commands import Ended, run_here
 from tests.offload.sessions import offload_arguments, read_report, states
 from tests.offload.warm_cache import warm_cache
 
-pytestmark = pytest.mark.run_first
-
 SCAN = "gpu_2d_continuous_cumsum"
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "examples" / "scan-kernel"
 ONLY = ("--only", "*cumsum*")

@@ -26,8 +26,6 @@ from tests.offload.hidden_faults import (
 from tests.offload.plants import Plant, plant
 from tests.offload.sessions import FinishedSession, read_report, states
 
-pytestmark = pytest.mark.run_first
-
 # Holds every operator's first test, and few of the later steps'.
 BUDGET = "200K"
 ALONE = "matmul_transposed_8"

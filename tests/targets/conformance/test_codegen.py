@@ -35,6 +35,8 @@ from tests.compiler.operators import (
 )
 from tests.targets.conformance.devices import with_pointers
 
+pytestmark = pytest.mark.run_first
+
 Array = np.ndarray[Any, Any]
 every_platform = pytest.mark.parametrize("platform", platform_names())
 every_grid = pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from tests.report.browser import open_browser
 from tests.web.pages import WEBGPU_FLAGS
 from tests.web.runner_page import PART_BYTES, RunnerPage, edit_manifest, exchange, served
 
+pytestmark = pytest.mark.run_first
+
 PROMPT = "So it goes"
 NEW_TOKENS = 6
 FIRST_PART = "weights.safetensors.0000"

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tapml.compiler.compiler import Compiler
 from tapml.devices.listing import list_devices
 from tapml.plan.graph_plan import GraphPlan
@@ -21,6 +23,8 @@ from tests.offload.sessions import FinishedSession, offload_arguments, read_repo
 from tests.rpc.tracker.trackers import wait_for
 from tests.web.doorway import Doorway
 from tests.web.pages import NAME, DevicePage
+
+pytestmark = pytest.mark.run_first
 
 # It notices within seconds who gives no sign of life.
 TRACKER_OPTIONS = ("--silence", "5")
