@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapml_rpc.child_process import is_busy
 from tapml_rpc.client import RemoteTensor, Session, connect
 from tapml_rpc.local import LocalWorker, open_local
 from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_targets.child_process import is_busy
 from tapml_targets.errors import (
     EXIT_DEVICE_LOST,
     DeviceLostError,

@@ -87,11 +87,7 @@ class Hub:
         self._pool.prepare().result().wait_until_open()
 
     def hello(
-        self,
-        header: wire.Header,
-        channel: Channel,
-        identity: str,
-        waited: Start | None = None,
+        self, header: wire.Header, channel: Channel, identity: str, waited: Start | None = None
     ) -> tuple[Relay, wire.Header]:
         """Admit a client: its session and the welcome, to which the front adds the data address.
 

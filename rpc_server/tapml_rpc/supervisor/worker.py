@@ -27,11 +27,11 @@ from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, BoardClock
 from tapml_rpc.supervisor.pipe import Pipe, Ring
 from tapml_rpc.supervisor.relayed import Received, RelayedChannel
 from tapml_rpc.supervisor.socket_channel import SocketChannel
-from tapml_rpc.supervisor.template import fork_workers
 from tapml_rpc.welcome import Bounds
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.platforms import load_driver_module
+from tapml_targets.template import fork_children
 
 # Message types between a supervisor and its workers: a client's connection, with its descriptor;
 # a blob, with its descriptor unless the session has released it.
@@ -289,7 +289,7 @@ def main() -> int:
     options = _options()
     if options.template:
         _stay_behind_nobody(options.parent, b"tapml-template")
-        options = _options(fork_workers(*options.channels, options.template))
+        options = _options(fork_children(*options.channels, options.template))
     _stay_behind_nobody(options.parent, b"tapml-worker")
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

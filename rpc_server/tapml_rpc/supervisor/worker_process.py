@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.child_process import OutputTail, describe_exit
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
 from tapml_rpc.security.standing import is_proven
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
 from tapml_rpc.supervisor.pipe import Pipe, Ring, make_memory
-from tapml_rpc.supervisor.template import Template, start_program
+from tapml_targets.child_process import OutputTail, describe_exit
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
+from tapml_targets.template import Template, start_program
 
 RING_BYTES: Final = 32 << 20
+PROGRAM: Final = "tapml_rpc.supervisor.worker"
 START_SECONDS: Final = 60.0
 KEPT_WORKERS: Final = 4
 KEPT_SECONDS: Final = 60.0
@@ -76,7 +77,7 @@ class WorkerProcess:
                 self._process, output = (
                     template.start(options, given)
                     if template is not None
-                    else start_program(options, given, environment, prefix)
+                    else start_program(PROGRAM, options, given, environment, prefix)
                 )
             on_failure.pop_all()
         self._use(*channels)
@@ -252,7 +253,7 @@ class WorkerPool:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._starter = ThreadPoolExecutor(1, "tapml-workers")
-        self._template = Template(device.platform)
+        self._template = Template(PROGRAM, device.platform)
 
     def prepare(self, after_seconds: float = 0.0) -> Start:
         """Start the spare worker if there is none, without waiting for it.

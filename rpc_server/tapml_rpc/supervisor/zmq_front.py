@@ -75,12 +75,7 @@ class ZmqFront:
     """
 
     def __init__(
-        self,
-        hub: Hub,
-        control_address: str,
-        data_address: str,
-        *,
-        curve: ServerCurve | None = None,
+        self, hub: Hub, control_address: str, data_address: str, *, curve: ServerCurve | None = None
     ) -> None:
         self._hub = hub
         self._curve = curve

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.supervisor import template as module
-from tapml_rpc.supervisor.template import ForkedProcess, Template
-from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_rpc.supervisor.worker_process import PROGRAM, WorkerProcess
+from tapml_targets import template as module
 from tapml_targets.ranking import find_device
+from tapml_targets.template import ForkedProcess, Template
 from tests.rpc.faults.ground import wait_for
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Template]:
-    template = Template("cpu")
+    template = Template(PROGRAM, "cpu")
     yield template
     template.close()
 
@@ -60,7 +60,7 @@ def test_a_child_has_its_own_group_and_only_its_own_descriptors(shared: Template
 
 
 def test_its_children_end_with_it_and_the_next_are_a_programs_then_a_new_ones() -> None:
-    template = Template("cpu")
+    template = Template(PROGRAM, "cpu")
     worker = start(template)
     assert template._process is not None
     template._process.kill()
@@ -79,14 +79,14 @@ def test_its_children_end_with_it_and_the_next_are_a_programs_then_a_new_ones() 
 def test_where_it_does_not_answer_workers_are_programs(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    template = Template("cpu")
+    template = Template(PROGRAM, "cpu")
     if fault == "stopped":
         monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.1)
         template._requests = template._begin()
         assert template._process is not None
         template._process.send_signal(signal.SIGSTOP)
     else:
-        monkeypatch.setattr(module, "_PROGRAM", (module.sys.executable, "-c", "pass"))
+        monkeypatch.setattr(module, "_command", lambda module: ["true"])
         template._requests = template._begin()
         monkeypatch.undo()
     worker = start(template)

@@ -1,7 +1,6 @@
-"""How a worker's process is started: as a program, or as a fork of one that has all imported.
+"""How a process that drives a device is started: as a program, or as a fork of one, the template.
 
-The template has one thread and has opened no device. It ends with the supervisor's thread that
-started it, and its workers end with it.
+The template has imported all, has one thread, and has opened no device. Its children end with it.
 """
 
 from __future__ import annotations
@@ -24,17 +23,15 @@ from typing import IO, Final, TypeAlias
 from tapml_targets.driver_discovery import driver_discovery
 from tapml_targets.platforms import load_driver_module
 
-# The current folder must not influence what is imported.
-_PROGRAM: Final = (sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker")
 _ANSWER_SECONDS: Final = 30.0
 _MAX_REQUEST_BYTES: Final = 64 << 10
-# A worker's channels, its output, and where its end is told.
-_DESCRIPTORS: Final = 6
+# A child's channels, its output, and where its end is told.
+_MAX_DESCRIPTORS: Final = 16
 _NUMBER: Final = struct.Struct("i")
 
 
 class ForkedProcess:
-    """A child of a template, with what a supervisor needs of :class:`subprocess.Popen`.
+    """A child of a template, with what is needed of :class:`subprocess.Popen`.
 
     `status` is a descriptor that it owns, from which its exit code can be read.
     """
@@ -57,7 +54,7 @@ class ForkedProcess:
             poll = select.poll()
             poll.register(self._status, select.POLLIN)
             if not poll.poll(None if timeout is None else timeout * 1000):
-                raise subprocess.TimeoutExpired(_PROGRAM, timeout or 0.0)
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         with self._lock:
             if self._code is None:
                 told = os.read(self._status, _NUMBER.size)
@@ -80,15 +77,19 @@ Process: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
 
 
 def start_program(
+    module: str,
     options: Sequence[str],
     channels: Sequence[int],
     environment: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
 ) -> tuple[Process, IO[bytes]]:
-    """Start a worker with these options and inherited channels; it, and what it prints."""
+    """Start a module with channels that it inherits and options; the process, and its output.
+
+    It is told its ``--parent``, 0 if a program stands before it, the `prefix`.
+    """
     parent = 0 if prefix else os.getpid()
     process = subprocess.Popen(
-        [*prefix, *_PROGRAM, *map(str, channels), "--parent", str(parent), *options],
+        [*prefix, *_command(module), *map(str, channels), "--parent", str(parent), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -101,9 +102,14 @@ def start_program(
 
 
 class Template:
-    """Starts workers for a platform's devices, on one thread; where it cannot fork, as programs."""
+    """Starts processes for a platform's devices, on one thread; where it cannot fork, as programs.
 
-    def __init__(self, platform: str) -> None:
+    `module` calls :func:`fork_children` where it has the option ``--template``. The template, and
+    with it all its children, ends with the thread that starts it, if the module sees to that.
+    """
+
+    def __init__(self, module: str, platform: str) -> None:
+        self._module = module
         self._platform = platform
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: socket.socket | None = None
@@ -112,7 +118,7 @@ class Template:
         self._has_answered = False
 
     def start(self, options: Sequence[str], channels: Sequence[int]) -> tuple[Process, IO[bytes]]:
-        """Start a worker as :func:`start_program` does; raises OSError if nothing can."""
+        """Start a process as :func:`start_program` does; raises OSError if nothing can."""
         if self._is_usable:
             try:
                 return self._fork(options, channels)
@@ -120,10 +126,10 @@ class Template:
                 # One that has stopped has children still.
                 self._is_usable = self._has_answered and not isinstance(error, TimeoutError)
                 self._let_go()
-        return start_program(options, channels)
+        return start_program(self._module, options, channels)
 
     def close(self) -> None:
-        """End it, and with it the workers that it started."""
+        """End it, and with it its children."""
         self._let_go()
         if self._process is not None:
             self._process.kill()
@@ -151,7 +157,7 @@ class Template:
             self._has_answered = True
             (pid,) = _NUMBER.unpack(answer)
             if pid < 0:
-                raise OSError(-pid, f"no worker was forked: {os.strerror(-pid)}")
+                raise OSError(-pid, f"no process was forked: {os.strerror(-pid)}")
             on_failure.pop_all()
         return ForkedProcess(pid, status), os.fdopen(output, "rb")
 
@@ -162,9 +168,10 @@ class Template:
         ours.settimeout(_ANSWER_SECONDS)
         with ExitStack() as on_failure, theirs:
             on_failure.callback(ours.close)
-            parent, channel = str(os.getpid()), theirs.fileno()
+            channel = theirs.fileno()
+            options = ["--parent", str(os.getpid()), "--template", self._platform]
             self._process = subprocess.Popen(
-                [*_PROGRAM, str(channel), "--parent", parent, "--template", self._platform],
+                [*_command(self._module), str(channel), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[channel],
@@ -172,6 +179,11 @@ class Template:
             )
             on_failure.pop_all()
         return ours
+
+
+def _command(module: str) -> list[str]:
+    # The current folder must not influence what is imported.
+    return [sys.executable, "-P", "-m", module]
 
 
 def _can_fork() -> bool:
@@ -185,10 +197,10 @@ def _can_fork() -> bool:
     return True
 
 
-def fork_workers(descriptor: int, platform: str) -> list[str]:
+def fork_children(descriptor: int, platform: str) -> list[str]:
     """Be a template: returns in each child, with its options. The template's own end is its exit.
 
-    `descriptor` is the socket on which workers are asked for.
+    `descriptor` is the socket on which they are asked for.
     """
     _import_all(platform)
     requests = socket.socket(fileno=descriptor)
@@ -203,7 +215,7 @@ def fork_workers(descriptor: int, platform: str) -> list[str]:
                 _tell_end(ready, *ends.pop(ready))
                 continue
             packed, given, _, _ = socket.recv_fds(
-                requests, _MAX_REQUEST_BYTES, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
             if not packed:
                 poll.unregister(requests)
@@ -237,8 +249,8 @@ def fork_workers(descriptor: int, platform: str) -> list[str]:
 
 
 def _import_all(platform: str) -> None:
-    """Import what a worker would; ends this process if that has started a thread."""
-    # A worker says better what does not load.
+    """Import what a child would; ends this process if that has started a thread."""
+    # A child says better what does not load.
     with suppress(Exception):
         load_driver_module(platform)
         driver_discovery(platform).preload()
