@@ -23,7 +23,8 @@ from typing import IO, Final, TypeAlias
 from tapml_targets.driver_discovery import driver_discovery
 from tapml_targets.platforms import load_driver_module
 
-_ANSWER_SECONDS: Final = 30.0
+_IMPORT_SECONDS: Final = 30.0
+_ANSWER_SECONDS: Final = 5.0
 _MAX_REQUEST_BYTES: Final = 64 << 10
 # A child's channels, its output, and where its end is told.
 _MAX_DESCRIPTORS: Final = 16
@@ -118,13 +119,20 @@ class Template:
         self._has_answered = False
 
     def start(self, options: Sequence[str], channels: Sequence[int]) -> tuple[Process, IO[bytes]]:
-        """Start a process as :func:`start_program` does; raises OSError if nothing can."""
+        """Start a process as :func:`start_program` does; raises OSError if nothing can.
+
+        A TimeoutError is no reason to give up: the next one is started as a program.
+        """
         if self._is_usable:
             try:
                 return self._fork(options, channels)
-            except (ConnectionError, TimeoutError) as error:
-                # One that has stopped has children still.
-                self._is_usable = self._has_answered and not isinstance(error, TimeoutError)
+            except TimeoutError:
+                # It has children still, and may yet fork one with these channels.
+                self._is_usable = False
+                self._let_go()
+                raise
+            except ConnectionError:
+                self._is_usable = self._has_answered
                 self._let_go()
         return start_program(self._module, options, channels)
 
@@ -155,6 +163,7 @@ class Template:
             if not answer:
                 raise ConnectionResetError("the template has ended")
             self._has_answered = True
+            requests.settimeout(_ANSWER_SECONDS)
             (pid,) = _NUMBER.unpack(answer)
             if pid < 0:
                 raise OSError(-pid, f"no process was forked: {os.strerror(-pid)}")
@@ -165,7 +174,7 @@ class Template:
         if self._process is not None:
             self._process.wait()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_ANSWER_SECONDS)
+        ours.settimeout(_IMPORT_SECONDS)
         with ExitStack() as on_failure, theirs:
             on_failure.callback(ours.close)
             channel = theirs.fileno()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -376,7 +377,14 @@ class WorkerPool:
         return self._start()
 
     def _start(self) -> WorkerProcess:
-        return WorkerProcess(self._device, allow_native=self._allow_native, template=self._template)
+        start = partial(
+            WorkerProcess, self._device, allow_native=self._allow_native, template=self._template
+        )
+        try:
+            return start()
+        except TimeoutError:
+            # The template has stopped: it may take the request yet, so these have other channels.
+            return start()
 
 
 def check_ready(header: wire.Header) -> DeviceDescription:

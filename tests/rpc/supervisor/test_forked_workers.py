@@ -43,10 +43,11 @@ def test_how_each_child_ends_is_told(shared: Template) -> None:
     assert killed.end(kill=True) == "signal SIGKILL"
     ended.let_go().join()
     assert ended.end() == "exit code 0"
-    # It has no child left, and none of a child's descriptors: requests, standard ones, its poll.
+    # It has no child left, and none of a child's descriptors: standard ones and its socket.
     assert shared._process is not None
-    assert not Path(f"/proc/{shared._process.pid}/task/{shared._process.pid}/children").read_text()
-    assert len(list(Path(f"/proc/{shared._process.pid}/fd").iterdir())) == 4
+    template = Path(f"/proc/{shared._process.pid}")
+    wait_for(lambda: len(list((template / "fd").iterdir())) == 4)
+    assert not (template / f"task/{shared._process.pid}/children").read_text()
 
 
 def test_a_child_has_its_own_group_and_only_its_own_descriptors(shared: Template) -> None:
@@ -75,21 +76,21 @@ def test_its_children_end_with_it_and_the_next_are_a_programs_then_a_new_ones() 
         each.let_go().join()
 
 
-@pytest.mark.parametrize("fault", ["stopped", "ended"])
-def test_where_it_does_not_answer_workers_are_programs(
-    fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    template = Template(PROGRAM, "cpu")
-    if fault == "stopped":
-        monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.1)
-        template._requests = template._begin()
-        assert template._process is not None
-        template._process.send_signal(signal.SIGSTOP)
-    else:
-        monkeypatch.setattr(module, "_command", lambda module: ["true"])
-        template._requests = template._begin()
-        monkeypatch.undo()
-    worker = start(template)
-    assert not is_forked(worker) and not template._is_usable
-    worker.let_go().join()
-    template.close()
+def test_where_it_does_not_answer_workers_are_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_IMPORT_SECONDS", 0.1)
+    stopped, ended = Template(PROGRAM, "cpu"), Template(PROGRAM, "cpu")
+    stopped._requests = stopped._begin()
+    assert stopped._process is not None
+    stopped._process.send_signal(signal.SIGSTOP)
+    # It may take the request yet: nobody else gets these channels.
+    with pytest.raises(TimeoutError):
+        start(stopped)
+    # It cannot be started, or ends where its imports have started threads.
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_command", lambda module: ["true"])
+        ended._requests = ended._begin()
+    for template in (stopped, ended):
+        worker = start(template)
+        assert not is_forked(worker) and not template._is_usable
+        worker.let_go().join()
+        template.close()
