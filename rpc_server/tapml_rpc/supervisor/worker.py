@@ -289,7 +289,7 @@ def main() -> int:
     options = _options()
     if options.template:
         _stay_behind_nobody(options.parent, b"tapml-template")
-        options = _options(fork_children(*options.channels, options.template))
+        options = _options(fork_children(options.channels[0], options.template))
     _stay_behind_nobody(options.parent, b"tapml-worker")
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
