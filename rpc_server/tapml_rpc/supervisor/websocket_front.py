@@ -103,7 +103,11 @@ class _Connection:
                 if header.get("type") != "hello":
                     raise ProtocolError("a control connection begins with a hello")
                 again = partial(self._hear_control, message)
-                self.client = self._front.greet(header, self, again, waited)
+                client, address = _Client(self.peer), self._front.address + frames.DATA_PATH
+                greet = self._front.clients.greet
+                if greet(header, client, self.identity, address, again, waited):
+                    self.client = client
+                    self._front.waiting.pop(self, None)
                 return
             if header.get("session") != self.client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
@@ -206,21 +210,6 @@ class WebSocketFront(WebSocketServer):
             del self.waiting[data[0]]
             why = f"it has not named its session, and {most} other connections are waiting"
             data[0].peer.close(REFUSED, why)
-
-    def greet(
-        self,
-        hello: wire.Header,
-        control: _Connection,
-        again: Callable[[Start], None],
-        waited: Start | None,
-    ) -> _Client | None:
-        """Begin a session, as :meth:`tapml_rpc.supervisor.clients.Clients.greet`; None if not."""
-        client = _Client(control.peer)
-        data_address = self.address + frames.DATA_PATH
-        if not self.clients.greet(hello, client, control.identity, data_address, again, waited):
-            return None
-        self.waiting.pop(control, None)
-        return client
 
     def look(self, now: float) -> None:
         """Check timeouts."""
