@@ -2,18 +2,20 @@
 
 Each peer is a separate process on loopback and takes turns within one run, so that a busy machine
 slows all. In addition to transfers (`scripts.bench_transfers`): commands a second, the cost of a
-prepared launch over the wire, one operator test compared with TVM's RPC with the same LLVM library,
-and the uploads of a second session.
+prepared launch over the wire, the start of a worker, one operator test compared with TVM's RPC with
+the same LLVM library, and the uploads of a second session.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, cast
 
 import numpy as np
@@ -21,22 +23,26 @@ import numpy as np
 from scripts import bench_runtime, bench_transfers
 from scripts.bench_runtime import take_turns
 from scripts.bench_transfers import PLAIN, TVM, WEB, row
+from scripts.processes import processor_ticks
 from scripts.wire_fuzz.kernel import packed_library
 from scripts.wire_peers import tapml
 from tapml.package.in_process import InProcessTransport, open_in_process
 from tapml_rpc.client import RemoteTensor, Session, connect
+from tapml_rpc.supervisor.worker_process import PROGRAM, WorkerProcess
 from tapml_rpc.uploads import BlobWrite
 from tapml_targets.driver import Driver, TensorUse
 from tapml_targets.errors import TapmlError
 from tapml_targets.evaluator import LoadedLibrary
 from tapml_targets.library_format import unpack
 from tapml_targets.ranking import find_device
+from tapml_targets.template import Template
 from tests.rpc.network import free_ports, shaped_link
 
 _SECONDS: Final = 2.0
 _COMMANDS: Final = 20_000
 _LAUNCHES: Final = 5_000
 _BATCH: Final = 500
+_STARTS: Final = 5
 _WEIGHT_BYTES: Final = 8 << 20
 _ROUND_TRIP_SECONDS: Final = 0.050
 
@@ -48,6 +54,7 @@ def measure(seconds: float = _SECONDS) -> list[dict[str, Any]]:
         "transfers": bench_transfers.measure,
         "commands": _commands,
         "launches": _launches,
+        "workers": _workers,
         "operator test": _operator_test,
         "far link": _far_link,
         "second session": _second_session,
@@ -113,6 +120,24 @@ def _recorded(session: Session) -> Callable[[int], None]:
             batch.read(tensors[1].buffer, 4)
 
     return run
+
+
+def _workers(seconds: float) -> Iterator[dict[str, Any]]:
+    """A session's worker until its device is open: forked from a template, and as a program."""
+    device = find_device(_opencl())
+    with closing(Template(PROGRAM, device.platform)) as template:
+        for name, given in (("forked", template), ("as a program", None)):
+            walls, works = [], []
+            # The first fork waits for the template.
+            for _ in range(_STARTS + 1):
+                started = time.perf_counter()
+                worker = WorkerProcess(device, allow_native=False, template=given)
+                worker.wait_until_open()
+                walls.append(time.perf_counter() - started)
+                works.append(processor_ticks(worker.pid) / os.sysconf("SC_CLK_TCK"))
+                worker.let_go().join()
+            yield row(f"a worker is ready, {name}", round(median(walls[1:]), 3), "s")
+            yield row(f"a worker's processor time, {name}", round(median(works[1:]), 3), "s")
 
 
 def _launches(seconds: float) -> Iterator[dict[str, Any]]:

@@ -20,6 +20,17 @@ def family(pid: int) -> list[int]:
     return family
 
 
+def workers(pid: int) -> list[int]:
+    """The workers of a server, without the template that forks them."""
+    return [each for each in family(pid) if _name(each) == "tapml-worker"]
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text("ascii").strip()
+    return ""
+
+
 def memory(pid: int) -> dict[str, int]:
     """Bytes of a process by kind (``Pss_Anon``, ``Private_Dirty``, ...); empty if it has ended."""
     try:

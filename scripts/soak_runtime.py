@@ -26,7 +26,7 @@ import zmq
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.processes import family, memory, processor_ticks  # noqa: E402
+from scripts.processes import family, memory, processor_ticks, workers  # noqa: E402
 from scripts.wire_fuzz.bindings import BINDINGS, SERVE_OPTIONS, address_of  # noqa: E402
 from scripts.wire_fuzz.kernel import operator_test, packed_library  # noqa: E402
 from scripts.wire_fuzz.server import ServerUnderTest  # noqa: E402
@@ -100,7 +100,7 @@ class Bookkeeper:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._control = self._context.socket(zmq.DEALER)
         self._control.connect(address)
-        (self.worker,) = family(pid)[1:]
+        (self.worker,) = workers(pid)
         hello = {"type": "hello", "versions": [wire.VERSION], "download_window": 0}
         welcome = self._ask(hello, "welcome")
         self.data_port = int(welcome["data_address"].rpartition(":")[2])
@@ -132,15 +132,14 @@ class Bookkeeper:
         A worker that is ready shares one memory with the supervisor. One that was just forked holds
         all of them, then no memory; the supervisor drops that of a worker before it ends.
         """
-        supervisor, *workers = family(self._pid)
-        left = _shared_memories(supervisor, _OURS)
-        for worker in workers:
+        left, waiting = _shared_memories(self._pid, _OURS), workers(self._pid)
+        for worker in waiting:
             held = _shared_memories(worker, _OURS)
             if not held or not held <= left:
                 return False
             left -= held
         sessions: int = self.pong()["sessions"]
-        return len(workers) == sessions + 1
+        return len(waiting) == sessions + 1
 
     def account(self) -> Account:
         """The current counts."""
@@ -265,7 +264,7 @@ def main() -> int:
                 started = time.perf_counter()
                 run_operator_tests(session, options.tests)
                 seconds = time.perf_counter() - started
-                worker = max(members[1:], key=processor_ticks)
+                worker = max(workers(server.process.pid), key=processor_ticks)
                 watched = {"client": os.getpid(), "server": members[0], "worker": worker}
                 drift = {
                     name: (private_bytes(pid) - began[pid]) / 1024 for name, pid in watched.items()

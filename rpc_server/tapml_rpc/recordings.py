@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml_rpc import wire
-from tapml_rpc.device.program_body import (
-    MAX_ARGUMENTS,
-    MAX_NAME_CHARACTERS,
-)
+from tapml_rpc.device.program_body import MAX_ARGUMENTS, MAX_NAME_CHARACTERS
 from tapml_rpc.remote import RemoteBuffer, RemoteLibrary, RemoteTensor
 from tapml_rpc.transport import PendingRead
 from tapml_targets.errors import InputError
@@ -83,11 +80,7 @@ class RemoteProgram:
         self._add(["read", buffer.handle, byte_offset, size], buffer)
 
     def fill(
-        self,
-        buffer: RemoteBuffer,
-        pattern: bytes,
-        nbytes: int | None = None,
-        byte_offset: Any = 0,
+        self, buffer: RemoteBuffer, pattern: bytes, nbytes: int | None = None, byte_offset: Any = 0
     ) -> None:
         """Repeat `pattern` over a window."""
         size = self._size(buffer, nbytes, byte_offset)

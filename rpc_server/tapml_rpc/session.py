@@ -224,11 +224,7 @@ class Session:
             return pending.result()
 
     def fill(
-        self,
-        buffer: RemoteBuffer,
-        pattern: bytes,
-        nbytes: int | None = None,
-        byte_offset: int = 0,
+        self, buffer: RemoteBuffer, pattern: bytes, nbytes: int | None = None, byte_offset: int = 0
     ) -> None:
         """Repeat `pattern` over a window; `nbytes` need not be a multiple of its length.
 

@@ -39,10 +39,7 @@ class Bounds:
         given = data if isinstance(data, dict) else {}
         return cls(
             **{
-                field.name: wire.integer(
-                    given.get(field.name),
-                    f"bound {field.name!r}",
-                )
+                field.name: wire.integer(given.get(field.name), f"bound {field.name!r}")
                 for field in fields(cls)
             }
         )

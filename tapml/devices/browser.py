@@ -16,7 +16,8 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlsplit
 
-from tapml_rpc.child_process import OutputTail, prepared_environment
+from tapml_rpc.child_process import prepared_environment
+from tapml_targets.child_process import OutputTail
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
 from tapml_targets.platforms import browser_platform
 

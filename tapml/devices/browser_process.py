@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from tapml_rpc.child_process import OutputTail
 from tapml_rpc.security.private_files import new_folder
+from tapml_targets.child_process import OutputTail
 from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.vulkan_loader.drivers import browser_environment
 

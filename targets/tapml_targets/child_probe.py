@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tapml_targets.child_process import describe_exit
 from tapml_targets.errors import InputError
 
 LIST_SECONDS: Final = 30.0
@@ -75,11 +76,8 @@ def ask_child(
     lines = log.decode(errors="replace").strip().splitlines()
     last = lines[-1][:300] if lines else ""
     if process.returncode < 0:
-        try:
-            name = signal.Signals(-process.returncode).name
-        except ValueError:
-            name = f"signal {-process.returncode}"
-        return None, f"the driver ended the process with {name}" + (f": {last}" if last else "")
+        how = describe_exit(process.returncode)
+        return None, f"the driver ended the process with {how}" + (f": {last}" if last else "")
     try:
         answer = json.loads(out)
     except ValueError:

@@ -22,6 +22,9 @@ class DriverDiscovery:
         """
         return dict(environ)
 
+    def preload(self) -> None:
+        """Import what opening a device does, for a process that forks: no driver, no thread."""
+
     def drivers_state(self) -> str:
         """Text that changes when a driver is installed, removed or selected; loads no driver."""
         return ""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tapml.devices.browser import OwnTracker
-from tapml_rpc.child_process import OutputTail
 from tapml_rpc.failures import LOG_CHARACTERS
 from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_targets.child_process import OutputTail
 from tapml_targets.ranking import find_device
 from tests.rpc.printing import print_in
 from tests.rpc.strangers import memory_bytes

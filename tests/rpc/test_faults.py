@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tapml_rpc.child_process import is_busy
 from tapml_rpc.client import RemoteTensor, Session, connect
 from tapml_rpc.local import LocalWorker, open_local
 from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_targets.child_process import is_busy
 from tapml_targets.errors import (
     EXIT_DEVICE_LOST,
     DeviceLostError,
@@ -32,6 +32,7 @@ from tapml_targets.errors import (
     SetupError,
     TapmlError,
 )
+from tapml_targets.template import Process
 from tests.conftest import RequireDevice
 from tests.rpc.libraries import NEVER_ENDS, WRITES_TO_NOWHERE, add_one_library
 from tests.rpc.peers import RawPeer, ServerProcess
@@ -48,7 +49,7 @@ def doomed(require_device: RequireDevice) -> Iterator[Session]:
         yield session
 
 
-def process_of(session: Session) -> subprocess.Popen[bytes]:
+def process_of(session: Session) -> Process:
     return worker_of(session)._process
 
 

@@ -116,6 +116,6 @@ def test_infinite_ratios_of_a_strict_report_are_read() -> None:
 
 def test_problems_of_the_self_test_are_shown() -> None:
     verdict, expectation = judged(OFF)
-    broken = SelfTest((), ("float64: the driver ended the process with SIGSEGV",))
+    broken = SelfTest((), ("float64: the driver ended the process with signal SIGSEGV",))
     text = explain(verdict, expectation, Policy(), Named(), self_test=broken)
-    assert "not measured: float64: the driver ended the process with SIGSEGV" in text
+    assert "not measured: float64: the driver ended the process with signal SIGSEGV" in text

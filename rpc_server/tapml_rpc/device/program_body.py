@@ -16,15 +16,7 @@ from tapml_targets.errors import InputError, ProtocolError
 MAX_ARGUMENTS: Final = 64
 MAX_NAME_CHARACTERS: Final = 256
 # What a program may do, and how many fields each has: nothing that makes a handle or ends one.
-_FIELDS: Final = {
-    "call": 5,
-    "copy": 5,
-    "fence": 0,
-    "fill": 4,
-    "paste": 5,
-    "read": 3,
-    "write": 4,
-}
+_FIELDS: Final = {"call": 5, "copy": 5, "fence": 0, "fill": 4, "paste": 5, "read": 3, "write": 4}
 _MAPS: Final = {"call": (4, 5)}
 # Tensors, a tensor, its shape.
 _MAX_DEPTH: Final = 4

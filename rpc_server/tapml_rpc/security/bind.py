@@ -22,11 +22,7 @@ def _resolve(host: str, port: int) -> list[Any]:
 
 
 def check_bind(
-    address: str,
-    *,
-    secret: bool,
-    schemes: Sequence[str] = SCHEMES,
-    resolve: Resolve = _resolve,
+    address: str, *, secret: bool, schemes: Sequence[str] = SCHEMES, resolve: Resolve = _resolve
 ) -> tuple[str, int]:
     """Numeric host and port that a server may bind to.
 

@@ -14,6 +14,7 @@ from tapml_rpc.flow import Forwarder
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.relay import Relay, Work
 from tapml_rpc.supervisor.relayed import Channel
+from tapml_rpc.supervisor.worker_process import NoWorkerYetError, Start
 from tapml_targets.errors import ProtocolError
 
 
@@ -47,16 +48,24 @@ class Clients(Generic[Kind]):
     def __iter__(self) -> Iterator[Kind]:
         return iter(list(self._clients.values()))
 
-    def waits(self, identity: str, again: Callable[[], None]) -> bool:
-        """Whether a hello has to wait for a worker's start; `again` is called after that."""
-        start = self._hub.starting(identity)
-        if start is not None:
-            start.add_done_callback(lambda start: self._forwarder.post(again))
-        return start is not None
+    def greet(
+        self,
+        hello: wire.Header,
+        client: Kind,
+        identity: str,
+        data_address: str,
+        again: Callable[[Start], None],
+        waited: Start | None = None,
+    ) -> bool:
+        """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises.
 
-    def greet(self, hello: wire.Header, client: Kind, identity: str, data_address: str) -> None:
-        """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
-        client.relay, welcome = self._hub.hello(hello, client, identity)
+        False if a worker has to be started first: `again` is called with what was `waited` for.
+        """
+        try:
+            client.relay, welcome = self._hub.hello(hello, client, identity, waited)
+        except NoWorkerYetError as error:
+            error.start.add_done_callback(lambda start: self._forwarder.post(partial(again, start)))
+            return False
         client.relay.background = partial(self._background, client)
         self._clients[client.relay.token] = client
         client.descriptor = client.relay.fileno()
@@ -68,6 +77,7 @@ class Clients(Generic[Kind]):
             client.relay.end("its connection is gone")
             self.settle(client)
         self._hub.refill()
+        return True
 
     def find(self, header: wire.Header, identity: str) -> Kind:
         """The client a message is of; raises DeviceLostError if it has no session any more."""

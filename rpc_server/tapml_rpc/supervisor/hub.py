@@ -23,7 +23,7 @@ from tapml_rpc.security.standing import LEASE_IDENTITY, Standing
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.relay import Company, Relay
 from tapml_rpc.supervisor.relayed import Channel
-from tapml_rpc.supervisor.worker_process import WorkerPool
+from tapml_rpc.supervisor.worker_process import Start, WorkerPool
 from tapml_rpc.welcome import Bounds
 from tapml_targets.description import to_plain
 from tapml_targets.driver import DeviceDescription
@@ -81,22 +81,22 @@ class Hub:
         self._company = Company()
         self.standing = Standing(self._identities)
         self._pool = WorkerPool(device, allow_native=options.allow_shared_libraries)
-        self.starting = self._pool.starting
 
     def start(self) -> None:
         """Open the device in a first worker; raises TapmlError, before any client is admitted."""
         self._pool.prepare().result().wait_until_open()
 
     def hello(
-        self, header: wire.Header, channel: Channel, identity: str
+        self, header: wire.Header, channel: Channel, identity: str, waited: Start | None = None
     ) -> tuple[Relay, wire.Header]:
         """Admit a client: its session and the welcome, to which the front adds the data address.
 
         `identity` is what the binding verified, ``loopback`` if there is no secret. Raises
-        ProtocolError for another version, and SetupError if there is no room, or the client is no
-        longer admitted or comes too often.
+        ProtocolError for another version, SetupError if there is no room, or the client is no
+        longer admitted or comes too often; and NoWorkerYetError, whose start is `waited` then.
         """
-        self.standing.greet(identity)
+        if waited is None:
+            self.standing.greet(identity)
         versions = wire.array(header.get("versions"), "versions", 64)
         if wire.VERSION not in versions:
             raise ProtocolError(
@@ -120,7 +120,7 @@ class Hub:
                 identity=identity,
                 epoch=self.epoch,
                 channel=channel,
-                worker=self._pool.take(identity),
+                worker=self._pool.take(identity, waited),
                 bounds=self.bounds,
                 kernel_deadline=deadline,
                 silence_seconds=self.options.silence_seconds,

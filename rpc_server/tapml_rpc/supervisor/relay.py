@@ -19,13 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.child_process import is_busy
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session, show_fault
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
 from tapml_rpc.supervisor.relayed import Channel, RelayedData
 from tapml_rpc.supervisor.worker_process import WorkerProcess, check_ready
 from tapml_rpc.welcome import Bounds
+from tapml_targets.child_process import is_busy
 from tapml_targets.errors import (
     DeviceLostError,
     DeviceRestartedError,

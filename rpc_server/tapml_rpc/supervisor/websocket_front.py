@@ -22,6 +22,7 @@ from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.bind import bracketed
 from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
+from tapml_rpc.supervisor.worker_process import Start
 from tapml_rpc.websocket import frames
 from tapml_rpc.websocket.admission import LOOPBACK_ORIGINS, Admission, Guard
 from tapml_rpc.websocket.connection import (
@@ -92,7 +93,7 @@ class _Connection:
             most_unsent=_MOST_UNSENT_BYTES,
         )
 
-    def _hear_control(self, message: memoryview | None) -> None:
+    def _hear_control(self, message: memoryview | None, waited: Start | None = None) -> None:
         try:
             packed, chunk = _split(message)
             if chunk:
@@ -102,8 +103,11 @@ class _Connection:
                 if header.get("type") != "hello":
                     raise ProtocolError("a control connection begins with a hello")
                 again = partial(self._hear_control, message)
-                if not self._front.clients.waits(self.identity, again):
-                    self.client = self._front.greet(header, self)
+                client, address = _Client(self.peer), self._front.address + frames.DATA_PATH
+                greet = self._front.clients.greet
+                if greet(header, client, self.identity, address, again, waited):
+                    self.client = client
+                    self._front.waiting.pop(self, None)
                 return
             if header.get("session") != self.client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")
@@ -206,14 +210,6 @@ class WebSocketFront(WebSocketServer):
             del self.waiting[data[0]]
             why = f"it has not named its session, and {most} other connections are waiting"
             data[0].peer.close(REFUSED, why)
-
-    def greet(self, hello: wire.Header, control: _Connection) -> _Client:
-        """Begin a session; raises what :meth:`tapml_rpc.supervisor.hub.Hub.hello` raises."""
-        client = _Client(control.peer)
-        data_address = self.address + frames.DATA_PATH
-        self.clients.greet(hello, client, control.identity, data_address)
-        self.waiting.pop(control, None)
-        return client
 
     def look(self, now: float) -> None:
         """Check timeouts."""

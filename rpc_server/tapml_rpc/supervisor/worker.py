@@ -31,6 +31,7 @@ from tapml_rpc.welcome import Bounds
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription, Driver
 from tapml_targets.platforms import load_driver_module
+from tapml_targets.template import fork_children
 
 # Message types between a supervisor and its workers: a client's connection, with its descriptor;
 # a blob, with its descriptor unless the session has released it.
@@ -236,6 +237,7 @@ class _Session(ServerSession):
 
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
 # Priority for the system's out-of-memory killer: -1000 never, 1000 first.
 _OOM_SCORE: Final = "700"
 # Drivers that load machine code check this.
@@ -257,36 +259,46 @@ def _narrowed(device: DeviceDescription, limits: str) -> DeviceDescription:
     return narrowed(device, limits)
 
 
-def _stay_behind_nobody(parent: int) -> None:
-    """End with the supervisor, however that ends and whatever a driver is doing here.
+def _stay_behind_nobody(parent: int, name: bytes) -> None:
+    """End with the parent, however that ends and whatever a driver is doing here.
 
-    `parent` is 0 where another program stands between, which may have started this one.
+    `parent` is 0 where another program stands between, which may have started this one. `name` is
+    what ``ps`` shows.
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_NAME, name)
     if parent and os.getppid() != parent:
         os._exit(1)
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+
+
+def _options(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tapml_rpc.supervisor.worker")
+    parser.add_argument("channels", type=int, nargs="+")
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--template", default="")
+    parser.add_argument("--device", default="")
+    parser.add_argument("--limits", default="")
+    parser.add_argument("--allow-shared-libraries", action="store_true")
+    return parser.parse_args(arguments)
 
 
 def main() -> int:
-    """Entry point of the worker."""
-    parser = argparse.ArgumentParser(prog="tapml_rpc.supervisor.worker")
-    for name in ("--socket", "--up", "--down", "--board", "--parent"):
-        parser.add_argument(name, type=int, required=True)
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--limits", default="")
-    parser.add_argument("--allow-shared-libraries", action="store_true")
-    options = parser.parse_args()
-    _stay_behind_nobody(options.parent)
+    """Entry point of the worker, and of the template that forks workers of a platform."""
+    options = _options()
+    if options.template:
+        _stay_behind_nobody(options.parent, b"tapml-template")
+        options = _options(fork_children(options.channels[0], options.template))
+    _stay_behind_nobody(options.parent, b"tapml-worker")
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, all_threads=True)
     os.environ[_ALLOW_VARIABLE] = str(int(options.allow_shared_libraries))
-    channels = options.socket, options.up, options.down, options.board
-    worker = Worker(*channels, allow_native=options.allow_shared_libraries)
+    worker = Worker(*options.channels, allow_native=options.allow_shared_libraries)
     try:
         worker.run(options.device, options.limits)
     except ConnectionError:

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -16,20 +15,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tapml_rpc import wire
-from tapml_rpc.child_process import OutputTail, describe_exit
 from tapml_rpc.failures import LOG_CHARACTERS, TRACEBACK_CHARACTERS, failure_from_wire
 from tapml_rpc.security.standing import is_proven
 from tapml_rpc.supervisor.board import STACK_SIGNAL, Board, make_board
 from tapml_rpc.supervisor.pipe import Pipe, Ring, make_memory
+from tapml_targets.child_process import OutputTail, describe_exit
 from tapml_targets.description import from_plain, to_plain
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, SetupError, TapmlError
+from tapml_targets.template import Template, start_program
 
 RING_BYTES: Final = 32 << 20
+PROGRAM: Final = "tapml_rpc.supervisor.worker"
 START_SECONDS: Final = 60.0
 KEPT_WORKERS: Final = 4
 KEPT_SECONDS: Final = 60.0
@@ -46,11 +48,12 @@ _STACK: Final = re.compile(r"(?:Fatal Python error|Current thread|Thread 0x)[^\n
 
 
 class WorkerProcess:
-    """One worker. It ends with the thread that starts it.
+    """One worker. It ends with the thread that starts it, or that started the `template`.
 
     `device` may be a device's name, which the worker looks up; its `environment` is prepared for
     the device's platform. It opens the device with the `limits` of that profile, if one is named.
-    `prefix` stands before its command: a program that starts what it watches, and its options.
+    `prefix` stands before its command: a program that starts what it watches, and its options. A
+    `template` has an environment of its own, and nothing before it.
 
     `pipe`, `up`, `down` and `board` lead to it; see :mod:`tapml_rpc.supervisor.worker`.
     """
@@ -63,39 +66,24 @@ class WorkerProcess:
         environment: Mapping[str, str] | None = None,
         limits: str = "",
         prefix: Sequence[str] = (),
+        template: Template | None = None,
     ) -> None:
+        named = device if isinstance(device, str) else json.dumps(to_plain(device))
+        options = ["--device", named, "--limits", limits]
+        options += ["--allow-shared-libraries"] if allow_native else []
         with ExitStack() as on_failure:
             channels, theirs = _open_channels(on_failure)
             with theirs:
-                _, up, down, board = channels
-                given = (theirs.fileno(), up, down, board)
-                command = [
-                    *prefix,
-                    # The current folder must not influence what is imported.
-                    *(sys.executable, "-P", "-m", "tapml_rpc.supervisor.worker"),
-                    *("--socket", str(given[0]), "--up", str(up), "--down", str(down)),
-                    *("--board", str(board)),
-                    *("--parent", str(0 if prefix else os.getpid()), "--limits", limits),
-                    *(
-                        "--device",
-                        device if isinstance(device, str) else json.dumps(to_plain(device)),
-                    ),
-                    *(["--allow-shared-libraries"] if allow_native else []),
-                ]
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    pass_fds=given,
-                    start_new_session=True,
+                given = (theirs.fileno(), *channels[1:])
+                self._process, output = (
+                    template.start(options, given)
+                    if template is not None
+                    else start_program(PROGRAM, options, given, environment, prefix)
                 )
             on_failure.pop_all()
         self._use(*channels)
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
         self._ending: threading.Thread | None = None
-        self._printed = OutputTail(self._process.stdout, LOG_CHARACTERS)
+        self._printed = OutputTail(output, LOG_CHARACTERS)
 
     def again(self) -> WorkerProcess:
         """The same process for another session, on channels that nobody has used.
@@ -234,6 +222,18 @@ def _open_channels(
     return (ours, up, down, board), theirs
 
 
+Start: TypeAlias = "Future[WorkerProcess]"
+"""The start of a worker's process, which may be waited for."""
+
+
+class NoWorkerYetError(Exception):
+    """There is no worker for a session before `start` is done."""
+
+    def __init__(self, start: Start) -> None:
+        super().__init__("a worker is being started")
+        self.start = start
+
+
 class WorkerPool:
     """Workers for later sessions: one waits, its device open. All are started on one own thread.
 
@@ -245,7 +245,7 @@ class WorkerPool:
     def __init__(self, device: DeviceDescription, *, allow_native: bool) -> None:
         self._device = device
         self._allow_native = allow_native
-        self._spare: Future[WorkerProcess] | None = None
+        self._spare: Start | None = None
         # Set once the spare worker shall start without further delay.
         self._wanted = threading.Event()
         # Sessions come faster than spare workers are ready.
@@ -254,8 +254,9 @@ class WorkerPool:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._starter = ThreadPoolExecutor(1, "tapml-workers")
+        self._template = Template(PROGRAM, device.platform)
 
-    def prepare(self, after_seconds: float = 0.0) -> Future[WorkerProcess]:
+    def prepare(self, after_seconds: float = 0.0) -> Start:
         """Start the spare worker if there is none, without waiting for it.
 
         It starts after some seconds; at once when a session needs it, or if the last one had to be
@@ -270,14 +271,9 @@ class WorkerPool:
                 seconds = 0.0 if self._is_late else after_seconds
                 spare = self._starter.submit(self._start_after, seconds, wanted)
                 self._spare = spare
+            if not after_seconds:
+                self._wanted.set()
             return spare
-
-    def starting(self, identity: str) -> Future[WorkerProcess] | None:
-        """The start that :meth:`take` would wait for, if it can be waited for elsewhere."""
-        with self._lock:
-            if identity in self._kept or (self._spare is not None and self._spare.done()):
-                return None
-        return self.prepare()
 
     def keep(
         self, identity: str, worker: WorkerProcess, *, still: Callable[[], bool] = lambda: True
@@ -327,45 +323,52 @@ class WorkerPool:
                 self._closing.wait(_LOOK_SECONDS)
             self.drop(worker)
 
-    def take(self, identity: str = "") -> WorkerProcess:
-        """A worker for a session: the one kept for its identity, or the spare one.
+    def take(self, identity: str = "", waited: Start | None = None) -> WorkerProcess:
+        """A worker for a session, without waiting: the one kept for its identity, or the spare one.
 
-        Either only if it is alive and was not stopped.
+        Either only if it is alive and was not stopped. Raises NoWorkerYetError if there is none;
+        and what kept one from starting, if it has been waited for.
         """
-        for worker in self._waiting(identity):
-            if worker.alive() and not _is_harmed(worker.pid):
+        own = None if waited is None else waited.result()
+        for worker in self._waiting(identity, again=own is not None):
+            # One started for this session says there how it has ended: the next would do the same.
+            if worker is own or (worker.alive() and not _is_harmed(worker.pid)):
                 return worker
             worker.let_go()
-        with self._lock:
-            start = self._starter.submit(self._start)
-            # A spare one that was asked for meanwhile must not wait before this one.
-            self._wanted.set()
-        return start.result()
+        raise NoWorkerYetError(self.prepare())
 
     def close(self) -> None:
         """End the spare worker and the kept ones."""
         self._closing.set()
         self.drop()
+        self._wanted.set()
+        self._starter.submit(self._end).result()
+        self._starter.shutdown(wait=False)
+
+    def _end(self) -> None:
         if (spare := self._take_spare()) is not None:
             spare.pipe.close()
             spare.end(kill=True)
-        self._starter.shutdown(wait=False)
+        self._template.close()
 
-    def _waiting(self, identity: str) -> Iterator[WorkerProcess]:
+    def _waiting(self, identity: str, *, again: bool) -> Iterator[WorkerProcess]:
         with self._lock:
             kept = self._kept.pop(identity, None)
         if kept is not None:
             yield kept
-        if (spare := self._take_spare()) is not None:
+        if (spare := self._take_spare(again=again)) is not None:
             yield spare
 
-    def _take_spare(self) -> WorkerProcess | None:
+    def _take_spare(self, *, again: bool = False) -> WorkerProcess | None:
         with self._lock:
-            spare, self._spare = self._spare, None
-            self._is_late = spare is None or not spare.done()
-            self._wanted.set()
+            spare = self._spare
+            is_there = spare is not None and spare.done()
+            self._is_late = again or not is_there
+            if spare is None or not is_there:
+                return None
+            self._spare = None
         # That an earlier start failed says nothing of this one: it may have been short of memory.
-        return spare.result() if spare is not None and spare.exception() is None else None
+        return spare.result() if spare.exception() is None else None
 
     def _start_after(self, seconds: float, wanted: threading.Event) -> WorkerProcess:
         wanted.wait(seconds)
@@ -374,7 +377,14 @@ class WorkerPool:
         return self._start()
 
     def _start(self) -> WorkerProcess:
-        return WorkerProcess(self._device, allow_native=self._allow_native)
+        start = partial(
+            WorkerProcess, self._device, allow_native=self._allow_native, template=self._template
+        )
+        try:
+            return start()
+        except TimeoutError:
+            # The template has stopped: it may take the request yet, so these have other channels.
+            return start()
 
 
 def check_ready(header: wire.Header) -> DeviceDescription:

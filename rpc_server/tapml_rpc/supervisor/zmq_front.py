@@ -24,6 +24,7 @@ from tapml_rpc.security.standing import LOOPBACK_IDENTITY
 from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.plain_data import DataListener
+from tapml_rpc.supervisor.worker_process import Start
 from tapml_rpc.zeromq.router import (
     GONE,
     RouterBounds,
@@ -74,12 +75,7 @@ class ZmqFront:
     """
 
     def __init__(
-        self,
-        hub: Hub,
-        control_address: str,
-        data_address: str,
-        *,
-        curve: ServerCurve | None = None,
+        self, hub: Hub, control_address: str, data_address: str, *, curve: ServerCurve | None = None
     ) -> None:
         self._hub = hub
         self._curve = curve
@@ -215,14 +211,15 @@ class ZmqFront:
                 client.relay.end(why)
                 self._clients.settle(client)
 
-    def _hello(self, end: RouterEnd, who: str, header: wire.Header) -> None:
-        if self._clients.waits(who, partial(self._hello, end, who, header)):
-            return
+    def _hello(
+        self, end: RouterEnd, who: str, header: wire.Header, waited: Start | None = None
+    ) -> None:
         try:
             # A connection has one session: no client can fill the server from a single one.
             self._end_of("its client began another on the same connection", end)
             self._make_room()
-            self._clients.greet(header, _Client(end), who, self.data_address)
+            again = partial(self._hello, end, who, header)
+            self._clients.greet(header, _Client(end), who, self.data_address, again, waited)
         except Exception as error:
             self._refuse(end, error)
 

@@ -16,11 +16,7 @@ from tapml_rpc.tracker.records import BEAT_SECONDS, RELAYED, printable
 from tapml_rpc.tunnel import RelayAddress, leads_to_websocket, without_secret
 from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import (
-    DeviceLostError,
-    NoSuchDeviceError,
-    TapmlError,
-)
+from tapml_targets.errors import DeviceLostError, NoSuchDeviceError, TapmlError
 
 _POLL_SECONDS: Final = 0.2
 

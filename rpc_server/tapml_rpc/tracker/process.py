@@ -254,12 +254,7 @@ def run_tracker(options: TrackerOptions, announce: Announce) -> int:
         curve = ServerCurve.from_files(Path(options.key).expanduser(), clients)
     websocket = _websocket(options) if options.websocket else None
     loop = TrackerLoop(
-        options.bind,
-        options.relay_port,
-        curve,
-        websocket,
-        options.origins,
-        options.silence_seconds,
+        options.bind, options.relay_port, curve, websocket, options.origins, options.silence_seconds
     )
     line = {
         "address": loop.address,

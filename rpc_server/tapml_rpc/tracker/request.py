@@ -21,19 +21,8 @@ from tapml_rpc.tracker.connection import (
     own_label,
 )
 from tapml_rpc.tracker.lease import Lease
-from tapml_rpc.tracker.records import (
-    BEAT_SECONDS,
-    VERSION,
-    Count,
-    Requirements,
-    printable_all,
-)
-from tapml_targets.errors import (
-    InputError,
-    NoSuchDeviceError,
-    SetupError,
-    TapmlError,
-)
+from tapml_rpc.tracker.records import BEAT_SECONDS, VERSION, Count, Requirements, printable_all
+from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
 
 FIRST_ANSWER_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2

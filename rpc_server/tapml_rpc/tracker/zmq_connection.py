@@ -38,11 +38,7 @@ class ZmqConnection(Connection):
         beats = HEARTBEAT_SECONDS, HEARTBEAT_TIMEOUT_SECONDS
         try:
             self._socket, self._monitor = connect_dealer(
-                self._context,
-                address,
-                self._curve,
-                beats=beats,
-                most_bytes=wire.MAX_HEADER_BYTES,
+                self._context, address, self._curve, beats=beats, most_bytes=wire.MAX_HEADER_BYTES
             )
         except BaseException:
             self._context.destroy(linger=0)

@@ -23,13 +23,7 @@ from tapml_rpc.diagnose import told
 from tapml_rpc.host_names import look_up
 from tapml_rpc.security.tls import tls_failure
 from tapml_rpc.websocket.frames import LOGGER, SUBPROTOCOL
-from tapml_targets.errors import (
-    InputError,
-    ProtocolError,
-    SetupError,
-    TapmlError,
-    UnreachableError,
-)
+from tapml_targets.errors import InputError, ProtocolError, SetupError, TapmlError, UnreachableError
 
 _RETRY_SECONDS: Final = 0.1
 _SHOWN_BYTES: Final = 2000
@@ -68,11 +62,7 @@ def data_address(told: str, address: str) -> str:
 
 
 def open_socket(
-    url: str,
-    *,
-    deadline: float,
-    token: str | None,
-    ssl_context: ssl.SSLContext | None,
+    url: str, *, deadline: float, token: str | None, ssl_context: ssl.SSLContext | None
 ) -> socket.socket:
     """Connect and upgrade; the socket is at the first byte of the first frame.
 

@@ -304,12 +304,7 @@ def open_zeromq(
 
 
 def greet(
-    control: Socket,
-    handshakes: HandshakeWatch,
-    address: str,
-    packed: bytes,
-    *,
-    timeout: float,
+    control: Socket, handshakes: HandshakeWatch, address: str, packed: bytes, *, timeout: float
 ) -> bytes:
     """Send a hello and wait for its answer; raises TapmlError if none comes."""
     sent = False

@@ -33,6 +33,8 @@ from tapml_targets.opencl.vendors import (
 )
 from tapml_targets.quarantine import Quarantine, stamp, state_of_drivers
 
+_BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
+
 
 def import_pyopencl() -> Any:
     """Import pyopencl so that its loader finds this environment's drivers.
@@ -58,6 +60,18 @@ def import_pyopencl() -> Any:
             f"pyopencl is installed but does not load: {error}; "
             "reinstall it with: pip install --force-reinstall pyopencl"
         ) from None
+
+
+def preload() -> None:
+    """Import pyopencl and numpy, whose linear algebra starts a thread for each processor."""
+    threads = os.environ.get(_BLAS_THREADS)
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import_pyopencl()
+    finally:
+        del os.environ[_BLAS_THREADS]
+        if threads is not None:
+            os.environ[_BLAS_THREADS] = threads
 
 
 def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:

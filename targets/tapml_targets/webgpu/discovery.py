@@ -33,6 +33,7 @@ __all__ = [
     "is_swiftshader",
     "left_out",
     "list_adapters",
+    "preload",
     "prepare_environment",
     "set_faulty_drivers_aside",
 ]
@@ -69,6 +70,11 @@ def import_wgpu() -> Any:
             f"wgpu is installed but does not load: {error}; "
             "reinstall it with: pip install --force-reinstall wgpu"
         ) from None
+
+
+def preload() -> None:
+    """Import wgpu, whose library starts threads only with an instance."""
+    import_wgpu()
 
 
 def list_adapters() -> list[Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.processes import family
+from scripts.processes import workers
 from tests.rpc.announced import AnnouncedProcess
 
 
@@ -53,13 +52,7 @@ class Served(AnnouncedProcess):
 
     def workers(self) -> list[int]:
         """The processes that drive the device."""
-        found = []
-        for child in family(self.process.pid):
-            # One that has ended meanwhile has no command line.
-            with suppress(OSError):
-                if b"supervisor.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(child)
-        return found
+        return workers(self.process.pid)
 
     def kill_workers(self) -> None:
         """End every worker without warning, the one that waits for the next session as well."""

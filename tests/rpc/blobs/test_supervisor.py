@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts.processes import family
+from scripts.processes import workers
 from tapml_rpc import wire
 from tapml_rpc.client import Session, connect
 from tapml_rpc.transport import Ticket
@@ -118,8 +118,8 @@ def test_a_second_session_on_the_same_weights_and_library_uploads_nothing(
 
 def kill_workers(supervisor: ServerProcess) -> None:
     """End the session's worker and the spare one, which starts later, and see them dead."""
-    wait_for(lambda: len(family(supervisor.process.pid)) >= 3)
-    pids = family(supervisor.process.pid)[1:]
+    wait_for(lambda: len(workers(supervisor.process.pid)) >= 2)
+    pids = workers(supervisor.process.pid)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not any(map(exists, pids)))

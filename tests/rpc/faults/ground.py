@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from scripts.processes import family
+from scripts.processes import workers
 from scripts.soak_runtime import Bookkeeper
 from scripts.wire_fuzz.bindings import address_of
 from scripts.wire_fuzz.server import ServerUnderTest
@@ -78,7 +78,7 @@ class Served:
 
         def there_is_one() -> bool:
             nonlocal found
-            found = set(family(self.pid)) - {self.pid} - self._in_use
+            found = set(workers(self.pid)) - self._in_use
             return len(found) == 1 and self.books.rests()
 
         wait_for(there_is_one)

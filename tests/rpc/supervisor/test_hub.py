@@ -9,7 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
@@ -19,8 +20,8 @@ from tapml_rpc.flow import Forwarder
 from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
-from tapml_rpc.supervisor.relay import Work
-from tapml_rpc.supervisor.worker_process import WorkerProcess
+from tapml_rpc.supervisor.relay import Relay, Work
+from tapml_rpc.supervisor.worker_process import NoWorkerYetError, Start, WorkerPool, WorkerProcess
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.websocket.admission import LeaseGuard
 from tapml_targets.driver import DeviceDescription
@@ -67,6 +68,25 @@ def hub() -> Iterator[Hub]:
     hub.close()
 
 
+def taken(pool: WorkerPool, identity: str = "") -> WorkerProcess:
+    """A worker of a pool, once it has been started."""
+    start: Start | None = None
+    while True:
+        try:
+            return pool.take(identity, start)
+        except NoWorkerYetError as error:
+            start = error.start
+            start.exception()
+
+
+def enter(hub: Hub, hello: wire.Header, channel: Told, identity: str) -> tuple[Relay, wire.Header]:
+    """A session with a worker that has been started."""
+    with suppress(NoWorkerYetError):
+        return hub.hello(hello, channel, identity)
+    hub._pool.prepare().result()
+    return hub.hello(hello, channel, identity)
+
+
 def admit(hub: Hub, token: str) -> str:
     """The identity a connection with a token is given."""
     return LeaseGuard(hub.holder, OneToken("the device's own")).check(token, "127.0.0.1")
@@ -103,7 +123,7 @@ def test_a_lease_can_be_joined_only_by_the_key_that_holds_it(hub: Hub) -> None:
     hub.lend(HeldLease("1", "a token", identity=own, label="ada@blobs"))
     with pytest.raises(SetupError, match="belongs to another key"):
         hub.hello(hello, Told(), other)
-    relay, _ = hub.hello(hello, Told(), own)
+    relay, _ = enter(hub, hello, Told(), own)
     assert relay.lease == "1"
 
 
@@ -114,7 +134,7 @@ def test_identities_of_different_kinds_are_not_compared(
     key = make_pair("own").public
     holder, comes_as = (key if each == "key" else each for each in (holder, comes_as))
     hub.lend(HeldLease("1", "a token", identity=holder, label="ada@blobs"))
-    relay, _ = hub.hello(HELLO | {"lease": "a token"}, Told(), comes_as)
+    relay, _ = enter(hub, HELLO | {"lease": "a token"}, Told(), comes_as)
     assert relay.lease == "1"
 
 
@@ -139,12 +159,12 @@ def test_a_session_has_room_for_any_library_it_is_told_of_and_leaves_some(
 
 def test_a_session_belongs_to_the_lease_that_let_it_in(hub: Hub) -> None:
     hub.lend(ADA)
-    relay, _ = hub.hello(HELLO | {"lease": ADA.token}, Told(), admit(hub, ADA.token))
+    relay, _ = enter(hub, HELLO | {"lease": ADA.token}, Told(), admit(hub, ADA.token))
     assert relay.lease == ADA.id
 
 
 def test_each_who_asks_for_a_session_that_has_ended_gets_an_error_of_its_own(hub: Hub) -> None:
-    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay, _ = enter(hub, HELLO, Told(), "ada")
     relay.revoke("somebody wants the device")
     relay.check(time.monotonic())
     first, second = hub.lost(relay.token, "ada"), hub.lost(relay.token, "ada")
@@ -155,7 +175,7 @@ def test_each_who_asks_for_a_session_that_has_ended_gets_an_error_of_its_own(hub
 
 
 def test_a_session_that_ended_untold_is_said_to_have_ended(hub: Hub) -> None:
-    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay, _ = enter(hub, HELLO, Told(), "ada")
     relay.end("closed by the client")
     assert str(hub.lost(relay.token, "ada")) == "the session has ended: closed by the client"
 
@@ -172,7 +192,7 @@ def test_the_next_worker_is_started_beside_the_front(
 
     monkeypatch.setattr(WorkerProcess, "__init__", noted)
     hub.refill()
-    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay, _ = enter(hub, HELLO, Told(), "ada")
     hub.refill()
     assert relay.pid and len(started) >= 1 and threading.get_ident() not in started
 
@@ -180,7 +200,8 @@ def test_the_next_worker_is_started_beside_the_front(
 def test_a_hello_that_finds_no_worker_waits_beside_the_front(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_start, start, again = threading.Event(), WorkerProcess.__init__, list[int]()
+    may_start, start, greeted = threading.Event(), WorkerProcess.__init__, list[int]()
+    enter(hub, HELLO, Told(), "ada")
 
     def slow(worker: WorkerProcess, *given: Any, **named: Any) -> None:
         assert may_start.wait(60)
@@ -189,22 +210,37 @@ def test_a_hello_that_finds_no_worker_waits_beside_the_front(
     monkeypatch.setattr(WorkerProcess, "__init__", slow)
     forwarder = Forwarder()
     clients = Clients[Client](hub, forwarder, lambda client, why: None)
-    assert clients.waits("ada", lambda: again.append(threading.get_ident()))
+
+    def greet(waited: Start | None = None) -> None:
+        if clients.greet(HELLO, cast(Client, Told()), "ada", "", greet, waited):
+            greeted.append(threading.get_ident())
+
+    def wait() -> list[int]:
+        greet()
+        while not greeted:
+            forwarder.step(60)
+        return [greeted.pop()]
+
+    # The spare one is being started, has been killed, or has failed to start earlier.
+    greet()
     forwarder.step(0)
-    assert not again
+    assert not greeted
     may_start.set()
-    while not again:
+    while not greeted:
         forwarder.step(60)
-    assert again == [threading.get_ident()] and not clients.waits("ada", again.clear)
-    # A start that failed is waited for once: the hello is answered with what is wrong.
-    monkeypatch.setattr(WorkerProcess, "__init__", lambda worker, *given, **named: 1 // 0)
-    hub.hello(HELLO, Told(), "ada")
-    assert clients.waits("ada", again.clear)
-    while again:
-        forwarder.step(60)
-    assert not clients.waits("ada", again.clear)
-    with pytest.raises(ZeroDivisionError):
-        hub.hello(HELLO, Told(), "ada")
+    assert [greeted.pop()] == [threading.get_ident()]
+    os.kill(hub._pool.prepare().result().pid, signal.SIGKILL)
+    assert wait() == [threading.get_ident()]
+    with monkeypatch.context() as failing:
+        failing.setattr(WorkerProcess, "__init__", lambda worker, *given, **named: 1 // 0)
+        hub._pool._take_spare()
+        assert hub._pool.prepare().exception()
+        # A start that a client has waited for and that fails is that client's answer.
+        with pytest.raises(ZeroDivisionError):
+            wait()
+    assert wait() == [threading.get_ident()]
+    for client in clients:
+        clients.drop(client, "the test is over", kill=True)
     forwarder.close()
 
 
@@ -219,7 +255,7 @@ def test_what_waits_is_not_done_on_the_fronts_thread(
 ) -> None:
     """Hashing a piece of a blob takes milliseconds, the end of a worker up to a second."""
     channel, later, forwarded = Told(), deque[Work](), list[bytes]()
-    relay, _ = hub.hello(HELLO, channel, "ada")
+    relay, _ = enter(hub, HELLO, channel, "ada")
     relay.background = later.append
     monkeypatch.setattr(relay._relayed, "forward", lambda packed, chunk: forwarded.append(packed))
     relay.accept(put_message(hub, 0), b"", memoryview(b"x"))
@@ -253,7 +289,7 @@ def test_a_session_ends_once_whose_client_is_found_gone_as_it_is_told(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel, ended = Told(), list[str]()
-    relay, _ = hub.hello(HELLO, channel, "ada")
+    relay, _ = enter(hub, HELLO, channel, "ada")
     monkeypatch.setattr(relay, "_on_end", lambda relay: ended.append(relay.ended))
     monkeypatch.setattr(channel, "send_control", lambda packed: relay.give_up("it is gone"))
     relay.give_up("over its deadline", kill=True)
@@ -264,7 +300,7 @@ def test_a_fault_behind_a_request_leaves_nothing_of_the_session(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = deque[Work]()
-    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay, _ = enter(hub, HELLO, Told(), "ada")
     relay.background = later.append
     monkeypatch.setattr(relay, "_hand_over", lambda *arguments: 1 // 0)
     for offset in range(2):
@@ -276,7 +312,7 @@ def test_a_fault_behind_a_request_leaves_nothing_of_the_session(
 
 
 def test_requests_that_wait_are_bounded(hub: Hub) -> None:
-    relay, _ = hub.hello(HELLO, Told(), "ada")
+    relay, _ = enter(hub, HELLO, Told(), "ada")
     relay.background = lambda work: None
     chunk = memoryview(bytes(hub.bounds.upload_window // 2))
     for sequence in range(2):

@@ -30,7 +30,7 @@ from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.welcome import Bounds
 from tapml_targets.ranking import find_device
 from tests.conftest import RequireDevice
-from tests.rpc.supervisor.test_hub import HELLO, Told
+from tests.rpc.supervisor.test_hub import HELLO, Told, enter, taken
 from tests.rpc.tracker.trackers import wait_for
 from tests.rpc.websocket.one_token import OneToken
 
@@ -64,7 +64,7 @@ def hub(require_device: RequireDevice) -> Iterator[Hub]:
 
 def used(pool: WorkerPool, identity: str, *commands: list[object], blob: str = "") -> WorkerProcess:
     """A worker that has answered a session's one batch, to which a blob may be attached."""
-    worker = pool.take(identity)
+    worker = taken(pool, identity)
     worker.wait_until_open()
     assert worker.pipe.next() is not None
     grant = {"type": "grant", "bounds": Bounds().to_wire(), "download_credit": 1 << 20}
@@ -96,7 +96,7 @@ def shared_memory(worker: WorkerProcess) -> list[str]:
 
 def session(hub: Hub, lease: str = "") -> Relay:
     """A session of one client, its device open."""
-    relay, _ = hub.hello(HELLO | {"lease": lease}, Told(), ADA)
+    relay, _ = enter(hub, HELLO | {"lease": lease}, Told(), ADA)
     while not relay._ready:
         assert select.select([relay.fileno()], [], [], 60)[0]
         relay.readable()
@@ -130,7 +130,7 @@ def test_it_is_the_same_clients_and_holds_nothing(pool: WorkerPool) -> None:
 
 @pytest.mark.parametrize("identity", ["loopback", "lease:loopback"])
 def test_who_has_shown_no_secret_gets_a_new_one(pool: WorkerPool, identity: str) -> None:
-    worker = pool.take(identity)
+    worker = taken(pool, identity)
     assert not pool.keep(identity, worker)
     worker.let_go()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tapml_rpc.supervisor.worker_process import WorkerPool, WorkerProcess
+from tapml_rpc.supervisor.worker_process import NoWorkerYetError, WorkerPool, WorkerProcess
 from tapml_targets.errors import SetupError
 from tapml_targets.ranking import find_device
 from tests.rpc.faults.ground import wait_for
 from tests.rpc.printing import print_in
+from tests.rpc.supervisor.test_hub import taken
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_start_that_failed_keeps_no_descriptors_and_is_no_later_clients_failur
         assert isinstance(pool.prepare().exception(), OSError)
     # A thread of an earlier test may have ended meanwhile.
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    worker = pool.take()
+    worker = taken(pool)
     assert worker.alive()
     worker.pipe.close()
     worker.end(kill=True)
@@ -64,13 +65,13 @@ def test_a_spare_that_is_to_come_starts_when_it_is_taken_and_not_in_a_closed_poo
     pool = WorkerPool(find_device("cpu"), allow_native=False)
     spare = pool.prepare(after_seconds=3600)
     assert not spare.done()
-    worker = pool.take()
+    worker = taken(pool)
     assert worker is spare.result() and worker.alive()
     worker.pipe.close()
     worker.end(kill=True)
     # Sessions come fast: the next one starts at once, until one was ready in time.
     ready = pool.prepare(after_seconds=3600).result(60)
-    assert pool.take() is ready
+    assert taken(pool) is ready
     ready.pipe.close()
     ready.end(kill=True)
     never = pool.prepare(after_seconds=3600)
@@ -78,16 +79,12 @@ def test_a_spare_that_is_to_come_starts_when_it_is_taken_and_not_in_a_closed_poo
     assert isinstance(never.exception(), SetupError)
 
 
-def test_a_session_does_not_wait_for_a_spare_that_is_to_come_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_session_does_not_wait_for_a_spare_that_is_to_come_after_it() -> None:
     pool = WorkerPool(find_device("cpu"), allow_native=False)
-    assert pool._take_spare() is None
-    # Another session's front asks for the next one between the two steps of this one.
-    monkeypatch.setattr(pool, "_waiting", lambda _: iter([pool.prepare(30)][1:]))
+    pool.prepare(after_seconds=3600)
     began = time.monotonic()
-    worker = pool.take()
-    assert worker.alive() and time.monotonic() - began < 15
-    worker.pipe.close()
-    worker.end(kill=True)
+    with pytest.raises(NoWorkerYetError) as nobody:
+        pool.take()
+    # Taking waits for nothing, and what it asks for starts now.
+    assert nobody.value.start.result(60).alive() and time.monotonic() - began < 15
     pool.close()

@@ -68,10 +68,10 @@ def test_a_real_device_is_asked_once_and_remembered(
 
 
 def test_a_part_that_crashes_the_driver_is_named(drivers: Drivers) -> None:
-    drivers.fatal = {"float64": "the driver ended the process with SIGSEGV"}
+    drivers.fatal = {"float64": "the driver ended the process with signal SIGSEGV"}
     found = self_test(drivers.device)
     assert found is not None
-    assert found.problems == ("float64: the driver ended the process with SIGSEGV",)
+    assert found.problems == ("float64: the driver ended the process with signal SIGSEGV",)
     assert found.fact("core") is not None
     assert found.fact("float64") is None
 

@@ -85,7 +85,7 @@ class Lent:
             time.sleep(0.3)
             weight = self.server.weigh()
             found.append((weight.processes, weight.descriptors))
-            return found[-1] == found[-2] and weight.processes == 2
+            return found[-1] == found[-2] and weight.processes == 3
 
         wait_for(rests)
         return found[-1]

@@ -1,0 +1,278 @@
+"""How a process that drives a device is started: as a program, or as a fork of one, the template.
+
+The template has imported all, has one thread, and has opened no device. Its children end with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Final, TypeAlias
+
+from tapml_targets.driver_discovery import driver_discovery
+from tapml_targets.platforms import load_driver_module
+
+_IMPORT_SECONDS: Final = 30.0
+_ANSWER_SECONDS: Final = 5.0
+_MAX_REQUEST_BYTES: Final = 64 << 10
+# A child's channels, its output, and where its end is told.
+_MAX_DESCRIPTORS: Final = 16
+_NUMBER: Final = struct.Struct("i")
+
+
+class ForkedProcess:
+    """A child of a template, with what is needed of :class:`subprocess.Popen`.
+
+    `status` is a descriptor that it owns, from which its exit code can be read.
+    """
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self._status = status
+        self._code: int | None = None
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Its exit code, as Python gives it; None while it has not ended."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its exit code; raises subprocess.TimeoutExpired after so many seconds."""
+        if self._code is None:
+            poll = select.poll()
+            poll.register(self._status, select.POLLIN)
+            if not poll.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        with self._lock:
+            if self._code is None:
+                told = os.read(self._status, _NUMBER.size)
+                # A template that has ended has taken its children with it.
+                self._code = _NUMBER.unpack(told)[0] if told else -signal.SIGKILL
+                os.close(self._status)
+            return self._code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        self.send_signal(signal.SIGKILL)
+
+
+Process: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
+
+
+def start_program(
+    module: str,
+    options: Sequence[str],
+    channels: Sequence[int],
+    environment: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> tuple[Process, IO[bytes]]:
+    """Start a module with channels that it inherits and options; the process, and its output.
+
+    It is told its ``--parent``, 0 if a program stands before it, the `prefix`.
+    """
+    parent = 0 if prefix else os.getpid()
+    process = subprocess.Popen(
+        [*prefix, *_command(module), *map(str, channels), "--parent", str(parent), *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        pass_fds=channels,
+        start_new_session=True,
+    )
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    return process, process.stdout
+
+
+class Template:
+    """Starts processes for a platform's devices, on one thread; where it cannot fork, as programs.
+
+    `module` calls :func:`fork_children` where it has the option ``--template``. The template, and
+    with it all its children, ends with the thread that starts it, if the module sees to that.
+    """
+
+    def __init__(self, module: str, platform: str) -> None:
+        self._module = module
+        self._platform = platform
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
+        # It is started again if it has ended, but not if it has never answered.
+        self._is_usable = _can_fork()
+        self._has_answered = False
+
+    def start(self, options: Sequence[str], channels: Sequence[int]) -> tuple[Process, IO[bytes]]:
+        """Start a process as :func:`start_program` does; raises OSError if nothing can.
+
+        A TimeoutError is no reason to give up: the next one is started as a program.
+        """
+        if self._is_usable:
+            try:
+                return self._fork(options, channels)
+            except TimeoutError:
+                # It has children still, and may yet fork one with these channels.
+                self._is_usable = False
+                self._let_go()
+                raise
+            except ConnectionError:
+                self._is_usable = self._has_answered
+                self._let_go()
+        return start_program(self._module, options, channels)
+
+    def close(self) -> None:
+        """End it, and with it its children."""
+        self._let_go()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _let_go(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+
+    def _fork(self, options: Sequence[str], channels: Sequence[int]) -> tuple[Process, IO[bytes]]:
+        requests = self._requests = self._requests or self._begin()
+        with ExitStack() as on_failure, ExitStack() as theirs:
+            output, printing = os.pipe()
+            theirs.callback(os.close, printing)
+            on_failure.callback(os.close, output)
+            status, telling = os.pipe()
+            theirs.callback(os.close, telling)
+            on_failure.callback(os.close, status)
+            request = json.dumps(options).encode()
+            socket.send_fds(requests, [request], [*channels, printing, telling])
+            answer = requests.recv(_NUMBER.size)
+            if not answer:
+                raise ConnectionResetError("the template has ended")
+            self._has_answered = True
+            requests.settimeout(_ANSWER_SECONDS)
+            (pid,) = _NUMBER.unpack(answer)
+            if pid < 0:
+                raise OSError(-pid, f"no process was forked: {os.strerror(-pid)}")
+            on_failure.pop_all()
+        return ForkedProcess(pid, status), os.fdopen(output, "rb")
+
+    def _begin(self) -> socket.socket:
+        if self._process is not None:
+            self._process.wait()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_IMPORT_SECONDS)
+        with ExitStack() as on_failure, theirs:
+            on_failure.callback(ours.close)
+            channel = theirs.fileno()
+            options = ["--parent", str(os.getpid()), "--template", self._platform]
+            self._process = subprocess.Popen(
+                [*_command(self._module), str(channel), *options],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[channel],
+                start_new_session=True,
+            )
+            on_failure.pop_all()
+        return ours
+
+
+def _command(module: str) -> list[str]:
+    # The current folder must not influence what is imported.
+    return [sys.executable, "-P", "-m", module]
+
+
+def _can_fork() -> bool:
+    """Whether the ends of children can be waited for beside requests, as on Linux."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def fork_children(descriptor: int, platform: str) -> list[str]:
+    """Be a template: returns in each child, with its options. The template's own end is its exit.
+
+    `descriptor` is the socket on which they are asked for.
+    """
+    _import_all(platform)
+    requests = socket.socket(fileno=descriptor)
+    parent = os.getpid()
+    ends: dict[int, tuple[int, int]] = {}
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    while True:
+        for ready, _ in poll.poll():
+            if ready in ends:
+                poll.unregister(ready)
+                _tell_end(ready, *ends.pop(ready))
+                continue
+            packed, given, _, _ = socket.recv_fds(
+                requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+            if not packed:
+                poll.unregister(requests)
+                requests.close()
+                continue
+            *channels, printing, telling = given
+            try:
+                pid = os.fork()
+            except OSError as error:
+                requests.send(_NUMBER.pack(-(error.errno or 1)))
+                os.close(telling)
+            else:
+                if pid == 0:
+                    requests.close()
+                    for each in (*ends, *(other for _, other in ends.values()), telling):
+                        os.close(each)
+                    os.setsid()
+                    os.dup2(printing, 1)
+                    os.dup2(printing, 2)
+                    os.close(printing)
+                    options: list[str] = json.loads(packed)
+                    return [*map(str, channels), "--parent", str(parent), *options]
+                end = os.pidfd_open(pid)
+                ends[end] = pid, telling
+                poll.register(end, select.POLLIN)
+                requests.send(_NUMBER.pack(pid))
+            for each in (*channels, printing):
+                os.close(each)
+        if not ends and requests.fileno() < 0:
+            os._exit(0)
+
+
+def _import_all(platform: str) -> None:
+    """Import what a child would; ends this process if that has started a thread."""
+    # A child says better what does not load.
+    with suppress(Exception):
+        load_driver_module(platform)
+        driver_discovery(platform).preload()
+    if len([*Path("/proc/self/task").iterdir()]) > 1:
+        os._exit(1)
+    # Children share what they do not write to.
+    gc.collect()
+    gc.freeze()
+
+
+def _tell_end(end: int, pid: int, telling: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):
+        os.write(telling, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    os.close(telling)
+    os.close(end)
