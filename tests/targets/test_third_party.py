@@ -74,13 +74,14 @@ def test_its_name_is_a_factory_of_devices(site: Path) -> None:
 
 def test_its_folder_is_part_of_the_key_of_what_is_compiled(site: Path) -> None:
     folder = platforms.platform_folder("abacus")
-    found = [generator_hash("abacus")]
+    hash_now = generator_hash.__wrapped__
+    found = [hash_now("abacus")]
     (folder / "words.inc").write_text("edited")
-    found.append(generator_hash("abacus"))
+    found.append(hash_now("abacus"))
     # Nor is what it takes of another platform left out.
     language = folder / "language.py"
     language.write_text(f"from tapml_targets.rocm import prologue\n{language.read_text()}")
-    found.append(generator_hash("abacus"))
+    found.append(hash_now("abacus"))
     assert len(set(found)) == 3
     of_language = imported_sources([language], {"tapml_targets": Path(platforms.__file__).parent})
     assert {"kernel_language.py", "prologue.py", "prologues.py"} <= {p.name for p in of_language}
