@@ -274,7 +274,7 @@ def as_given(of: Operator) -> Operator:
     return of
 
 
-CURVES = {
+CURVES: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh, "sinh": np.sinh, "asinh": np.arcsinh, "atanh": np.arctanh,
     # That of acos is made of asin.
     "atan": np.arctan, "acos": np.arccos, "acosh": np.arccosh,
