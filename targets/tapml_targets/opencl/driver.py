@@ -1,8 +1,8 @@
 """The OpenCL platform: devices of every installed driver, through pyopencl.
 
 One in-order queue per device, so that commands keep the order they are given in, and another with
-timestamps while kernels are timed: each command of that one costs more. Commands are enqueued and
-return; :meth:`OpenCLDriver.read` and :meth:`OpenCLDriver.finish` wait.
+timestamps while kernels are timed: a driver may take longer for commands of that one. Commands are
+enqueued and return; :meth:`OpenCLDriver.read` and :meth:`OpenCLDriver.finish` wait.
 
 numpy comes with pyopencl, so it is imported where it is used: without either, the error says what
 to install.
