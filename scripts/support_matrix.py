@@ -2,8 +2,8 @@
 
 Each case is a torch function that is imported, run on the processor, and replayed on the devices
 with the float64 oracle, as `tapml validate` does it. Interrupt it at any time: cells that are done
-are kept in --folder, and are made again only where operator, importer, code generator, oracle or
-device changed.
+are kept in --folder. They are looked at again where operator, importer, code generator, oracle or
+device changed, and made again only where kernels, operators, oracle or device are others.
 
     python3 scripts/support_matrix.py --folder support
     python3 scripts/support_matrix.py --devices opencl vulkan:1 --operators '*softmax' 'matrix*'
@@ -20,7 +20,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -60,16 +60,23 @@ from tapml.runs.result_key import ResultKey
 from tapml.verdicts.verdict import Cause
 from tapml_rpc.local import open_local
 from tapml_targets.description import fingerprint
-from tapml_targets.errors import InputError, TapmlError
+from tapml_targets.errors import CompileError, InputError, TapmlError
 from tapml_targets.limits import Limits
 from tapml_targets.platforms import platform_names
 from tapml_targets.ranking import RankedDevice, rank_devices
 
 if TYPE_CHECKING:
-    from scripts.support_operators import SupportedOperator
+    from scripts.support_operators import Array, SupportedOperator
     from tapml.compiler.compiler import Compiler
+    from tapml.importing.module import Module
     from tapml.matrix.report import Cell
+    from tapml.plan.graph_plan import Operator
+    from tapml.runs.journal import Journal
+    from tapml.validation.observed import ObservedTest
+    from tapml_targets.library import Library
 
+Compiled: TypeAlias = "tuple[tuple[Operator, Library | CompileError], ...]"
+"""A case's operators with their kernels for a device."""
 REFERENCE: Final = "cpu"
 EXTENTS: Final = {"static": (5,), "dynamic": (5, 19)}
 """What ``n`` is: a dynamic plan is made once and run with each."""
@@ -239,14 +246,18 @@ def fill(
                 cells |= {each.spec: Outcome("not run", _OUT_OF_TIME) for each in missing}
                 missing = []
             day = f"{datetime.now(UTC):%Y-%m-%d}"
-            for device, made in _run(case, missing, columns, compiler):
+            content = partial(_content, case, written=written)
+            recall = partial(_recall, run.journal, content)
+            for device, made, libraries in _run(case, missing, columns, compiler, recall):
                 platform = device.description.platform
-                outcome = replace(made, made=day, version=version_of(platform, written))
+                version = version_of(platform, written)
+                outcome = replace(made, made=made.made or day, version=version)
                 cells[device.spec] = outcome
                 if outcome.support != "not run":
                     plain = to_strict(asdict(outcome))
                     subject = f"{case} on {device.spec}"
-                    run.journal.record(keys[device.spec], "cell", subject, outcome.support, plain)
+                    for key in (keys[device.spec], content(device, libraries)):
+                        run.journal.record(key, "cell", subject, outcome.support, plain)
             for spec, outcome in cells.items():
                 table[case.operator.name, case.dtype, case.shapes, spec] = outcome
             said = "".join(LETTERS[cells[each.spec].support] for each in devices)
@@ -297,6 +308,36 @@ def _key(case: Case, device: RankedDevice, written: Path = OPERATORS_FILE) -> Re
     )
 
 
+def _content(
+    case: Case, device: RankedDevice, made: Compiled, written: Path = OPERATORS_FILE
+) -> ResultKey:
+    """All that a cell depends on once it is compiled: other code may make the same."""
+    from tapml.oracles.oracle import ORACLE_VERSION
+    from tapml.runs.result_key import hash_parts
+    from tapml.verdicts.policy import Policy
+    from tapml_targets.library_format import pack
+
+    kernels = {
+        each.hash: str(found) if isinstance(found, CompileError) else pack(found).hex()
+        for each, found in made
+    }
+    return ResultKey.of(
+        case=str(case),
+        device=fingerprint(device.description),
+        operators=_operators_hash(written),
+        kernels=hash_parts(**kernels),
+        oracle=str(ORACLE_VERSION),
+        policy=Policy().hash,
+    )
+
+
+def _recall(
+    journal: Journal, content: Callable[..., ResultKey], device: RankedDevice, made: Compiled
+) -> Outcome | None:
+    found = journal.result(content(device, made))
+    return None if found is None else msgspec.convert(found.data, Outcome)
+
+
 def version_of(platform: str, written: Path = OPERATORS_FILE) -> str:
     """A name of all code that a cell depends on."""
     from tapml.runs.result_key import hash_parts
@@ -333,43 +374,29 @@ def _run(
     devices: Sequence[RankedDevice],
     columns: dict[str, Column],
     compiler: _LazyCompiler,
-) -> Iterator[tuple[RankedDevice, Outcome]]:
-    """The case on each device, one after the other; one that breaks leaves the others alone."""
-    import torch
+    recall: Callable[[RankedDevice, Compiled], Outcome | None],
+) -> Iterator[tuple[RankedDevice, Outcome, Compiled]]:
+    """The case on each device, one after the other; one that breaks leaves the others alone.
 
-    from scripts.support_operators import Called
-    from tapml.compiler.reference import compile_reference
+    What `recall` knows of the same kernels is not run again.
+    """
     from tapml.compiler.symbol_ranges import symbol_ranges
     from tapml.compiler.twin import compile_twins
-    from tapml.execute.executor import Executor
-    from tapml.importing.importer import import_module
-    from tapml.importing.module import Module
     from tapml.matrix.compiling import compile_for_all
     from tapml.matrix.running import Matrix
     from tapml.oracles.oracle import Oracle
-    from tapml.validation.observed import observe
     from tapml.verdicts.policy import Policy
 
     if not devices:
         return
-    extents = EXTENTS[case.shapes]
-    drawn = [case.operator.draw(extent, case.dtype) for extent in extents]
-    symbol = torch.export.Dim("n", min=2, max=_LARGEST_EXTENT)
-    axes = (tuple(each.dynamic(symbol) for each in case.operator.operands),)
-    module = Called(case.operator.function).eval()
-    example = [torch.from_numpy(each) for each in drawn[0]]
+    drawn = [case.operator.draw(extent, case.dtype) for extent in EXTENTS[case.shapes]]
     try:
-        made = import_module(module, example, dynamic=axes if case.shapes == "dynamic" else None)
-        mod = Module(made.plan, weights=made.weights)
-        executor = Executor(mod.plan, mod.weights, compile_reference(mod.plan))
-        tests = []
-        for arrays in drawn:
-            named = dict(zip(mod.graph.inputs, arrays, strict=True))
-            tests += observe(executor, mod.entry, named)[0]
+        mod = _imported(case, drawn[0])
     except TapmlError as error:
         for device in devices:
-            yield device, Outcome("not run", f"not imported: {_one_line(error)}")
+            yield device, Outcome("not run", f"not imported: {_one_line(error)}"), ()
         return
+    observed: list[ObservedTest] = []
     policy = Policy()
     # The largest `n` is what is checked against the limits.
     ranges = symbol_ranges(mod.plan, {mod.entry: mod.bind(drawn[-1])})
@@ -380,17 +407,53 @@ def _run(
             if column.session is None and not column.problem:
                 column.open()
             if column.session is None:
-                yield device, Outcome("not run", _one_line(column.problem))
+                yield device, Outcome("not run", _one_line(column.problem)), ()
                 continue
             libraries = compile_for_all(compiler.get(), operators, [column])
+            of_device = libraries[device.description.platform]
+            compiled = tuple((each, of_device[each.name]) for each in operators)
+            if (known := recall(device, compiled)) is not None:
+                yield device, known, compiled
+                continue
+            try:
+                observed = observed or _observed(mod, drawn)
+            except TapmlError as error:
+                yield device, Outcome("not run", f"no reference: {_one_line(error)}"), ()
+                continue
             matrix = Matrix([column], oracle, policy, ranges=ranges)
             cells = []
             for operator in operators:
-                own = [each for each in tests if each.operator == operator.name]
-                compiled = {name: each[operator.name] for name, each in libraries.items()}
-                row = matrix.operator(operator, own, compiled)
+                own = [each for each in observed if each.operator == operator.name]
+                by_platform = {name: each[operator.name] for name, each in libraries.items()}
+                row = matrix.operator(operator, own, by_platform)
                 cells.append(row.cells[column.label])
-            yield device, _outcome(cells, device, case.dtype)
+            yield device, _outcome(cells, device, case.dtype), compiled
+
+
+def _imported(case: Case, arrays: Sequence[Array]) -> Module:
+    import torch
+
+    from scripts.support_operators import Called
+    from tapml.importing.importer import import_module
+    from tapml.importing.module import Module
+
+    symbol = torch.export.Dim("n", min=2, max=_LARGEST_EXTENT)
+    axes = (tuple(each.dynamic(symbol) for each in case.operator.operands),)
+    module = Called(case.operator.function).eval()
+    example = [torch.from_numpy(each) for each in arrays]
+    made = import_module(module, example, dynamic=axes if case.shapes == "dynamic" else None)
+    return Module(made.plan, weights=made.weights)
+
+
+def _observed(mod: Module, drawn: Sequence[Sequence[Array]]) -> list[ObservedTest]:
+    """Each call site with each of the inputs, on the reference."""
+    from tapml.compiler.reference import compile_reference
+    from tapml.execute.executor import Executor
+    from tapml.validation.observed import observe
+
+    executor = Executor(mod.plan, mod.weights, compile_reference(mod.plan))
+    named = (dict(zip(mod.graph.inputs, arrays, strict=True)) for arrays in drawn)
+    return [test for inputs in named for test in observe(executor, mod.entry, inputs)[0]]
 
 
 def _outcome(cells: Sequence[Cell], device: RankedDevice, dtype: str) -> Outcome:

@@ -188,7 +188,8 @@ def to_markdown(
         "*Simulated* passed on a simulator of kernel text, which says nothing of a GPU.",
         "*Refused by limit*: the device lacks float16, or a kernel is beyond its limits.",
         "*Older* counts cells that another version of importer, code generator, oracle, operators"
-        " or compilers made; support.json has every cell's day and version.",
+        " or compilers made; support.json has every cell's day and version. A cell whose kernels"
+        " other code makes alike keeps its day.",
         "",
         f"| device | name | {' | '.join(LETTERS)} | made | older |",
         f"|---|---|{'---|' * len(LETTERS)}---|---|",

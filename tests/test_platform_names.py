@@ -25,7 +25,6 @@ AMBIGUOUS: Final = frozenset({"cpu"})
 
 EXAMPLE: Final = "an example in a help text or a message"
 TYPED: Final = "type checkers know no entry points: each platform of tapml has its typed name"
-BROWSER: Final = "a switch, a preference or the standard of browsers, which have no other"
 REFERENCE: Final = "the reference is this machine's processor, built and loaded as that platform's"
 ALLOWED: Final = {
     "tapml/__init__.py": TYPED,
@@ -42,13 +41,8 @@ ALLOWED: Final = {
     "tapml/cli/validate.py": EXAMPLE,
     "tapml/compiler/host_build.py": REFERENCE,
     "tapml/compiler/reference_module.py": REFERENCE,
-    "tapml/devices/browser.py": BROWSER,
     "tapml/importing/scans.py": "TVM's target kind, whose sorts and scans are the form for GPUs",
     "tapml/invariants/recorder.py": "PyTorch's name of a kind of device",
-    "tapml/package/texts.py": BROWSER,
-    "tapml/devices/browser_process.py": BROWSER,
-    "tapml/cli/announcing.py": BROWSER,
-    "targets/tapml_targets/codegen/threaded_c.py": "TVM's name of a printer that two platforms use",
     "targets/tapml_targets/platforms.py": "the default platform",
 }
 # Shared by platforms whose drivers the Vulkan loader finds, and by browsers.

@@ -136,7 +136,9 @@ def _check_place(address: str, timeout: float) -> None:
     if address.startswith("tcp://") and (there is None or not there[2]):
         _, colon, port = address.removeprefix("tcp://").rpartition(":")
         good = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
-        why = f": {port!r} is not a port from 1 to 65535" if colon else ": there is no port"
+        why = ": there is no port; `tapml rpc serve` prints its own"
+        if colon:
+            why = f": {port!r} is not a port from 1 to 65535"
         raise InputError(
             "expected tcp://HOST:PORT, an address such as tcp://127.0.0.1:9190, got "
             f"{address!r}{'' if good else why}"

@@ -13,6 +13,8 @@ from scripts.mutants.syntax import Expression, KernelText, Statement
 from scripts.mutants.words import BFLOAT16, FLOAT16
 from tapml_targets.library import BufferArgument, Launch, OperatorProgram
 
+# Shader languages have a function of tapml's that keeps NaN.
+_EXPONENTIALS = frozenset({"exp", "tapml_exp"})
 _TRUNCATED = {"float": "int", "half": "int", "int": "uchar", "long": "uchar"}
 
 
@@ -169,7 +171,7 @@ def _unsafe_call(kernel: KernelText, call: Expression) -> Iterator[Edit]:
     """Unsafe forms of one function."""
     texts = [kernel.text(argument) for argument in call.children]
     argument = call.children[0]
-    if call.text == "exp" and argument.kind == "binary" and argument.text == "-":
+    if call.text in _EXPONENTIALS and argument.kind == "binary" and argument.text == "-":
         first, second = (kernel.text(child) for child in argument.children)
         if not argument.children[0].is_literal:
             yield edit(kernel, "exp(a) / exp(b)", call, f"(exp({first}) / exp({second}))")
@@ -196,7 +198,7 @@ def _logistic(part: Expression) -> Expression | None:
                     children=(
                         Expression(is_literal=True),
                         Expression(
-                            text="exp",
+                            text="exp" | "tapml_exp",
                             children=(
                                 Expression(text="-", children=(Expression(is_literal=True), x)),
                             ),

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tapml_rpc.security.bind import reachable
+from tapml_targets.platforms import browser_standard
 
 
 def announce(line: dict[str, Any], explain: Callable[[Mapping[str, Any], str], list[str]]) -> None:
@@ -64,19 +65,20 @@ def how_to_open(line: Mapping[str, Any], host: str) -> list[str]:
     if "websocket" not in line:
         return []
     url = page_url(line, host)
-    lines = ["a browser with WebGPU is a device while it shows", f"   {url}", *_code(url)]
+    standard = browser_standard()
+    lines = [f"a browser with {standard} is a device while it shows", f"   {url}", *_code(url)]
     if url.startswith("https"):
         lines += [
-            "browsers show WebGPU to secure pages alone: this one is, once the browser trusts the",
-            "certificate. It is this machine's own unless --certificate names one; the browser",
+            f"browsers show {standard} to secure pages alone: this one is, once the browser trusts",
+            "the certificate. It is this machine's own unless --certificate names one; the browser",
             f"asks, and its SHA-256 must be {line['fingerprint']}",
         ]
     else:
         port = urlsplit(url).port
         lines += [
-            "browsers show WebGPU to secure pages alone: this one is, on this machine. A phone on",
-            f"a cable comes by `adb reverse tcp:{port} tcp:{port}`; others need a tracker with",
-            "--websocket 'wss://*:PORT'",
+            f"browsers show {standard} to secure pages alone: this one is, on this machine. A",
+            f"phone on a cable comes by `adb reverse tcp:{port} tcp:{port}`; others need a tracker",
+            "with --websocket 'wss://*:PORT'",
         ]
     return lines
 

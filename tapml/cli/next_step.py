@@ -33,7 +33,7 @@ def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str
     if report.get("final") and outcome["status"] == "pass":
         return (
             f"next: `tapml run {where} {_input(report['final'])}` runs it on the device, "
-            f"`tapml package {where}` ships it"
+            f"`tapml package {where}` ships it{_beyond_the_simulator(report, folder)}"
         )
     if outcome["status"] == "pass" and summary["kept"]:
         plain = f"`{resume_command(folder)}`"
@@ -49,6 +49,17 @@ def next_step(report: Mapping[str, Any], folder: Path, options: str = "") -> str
 def resume_command(folder: Path, options: str = "") -> str:
     """The command that continues a session."""
     return f"tapml offload --session {shlex.quote(str(folder))}{f' {options}' * bool(options)}"
+
+
+def _beyond_the_simulator(report: Mapping[str, Any], folder: Path) -> str:
+    """How a session goes on whose target executes kernel text on a processor; else empty."""
+    target = report.get("target") or {}
+    if target.get("device_type") != "simulated":
+        return ""
+    return (
+        f"; where a GPU is, `tapml rpc serve --device {target['platform']}` makes it a device, and "
+        f"`{resume_command(folder, '--device tcp://HOST:PORT')}` goes on there"
+    )
 
 
 def _input(final: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ examples:
   tapml offload --model ~/models/my-llama --target opencl --session my-session
   tapml offload --model net.onnx --input x.npy           an ONNX file, run on these arrays
   tapml offload --session my-session                     continue where it stopped
+  tapml offload --session my-session --device tcp://mac:9190   go on with another device
   tapml offload --keep-on-source '*sort*' --keep-going   leave some operators on the source
   tapml offload --policy limits.toml                     other limits, with reasons
   tapml offload --target webgpu --limits mali            kernels that also run on phones

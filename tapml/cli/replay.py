@@ -79,8 +79,8 @@ def add_parser(subparsers: Any) -> None:
         "--device",
         action="append",
         metavar="NAME",
-        help="opencl, opencl:1, a server's address, tracker:NAME, browser (default: opencl, or the "
-        "repro's); several are also compared with each other",
+        help="opencl, opencl:1, a server's address, tracker:NAME, browser (default: that of the "
+        "session or repro, else opencl); several are also compared with each other",
     )
     add_filter_arguments(parser)
     parser.add_argument(
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     repro = read_failure(arguments.folder)
     _refuse_what_has_no_effect(arguments, repro)
-    devices: list[str] = arguments.device or []
+    devices: list[str] = arguments.device or _of_session(arguments, repro)
     if len(devices) > 1:
         return _replay_on_all(devices, arguments, repro)
     arguments.device = devices[0] if devices else None
@@ -138,6 +138,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain is not None and repro is None:
         return _explain_test(arguments)
     return _replay_suite(arguments) if repro is None else _replay_repro(arguments, repro)
+
+
+def _of_session(arguments: argparse.Namespace, repro: Repro | None) -> list[str]:
+    """The device of a session whose tests are replayed; none for what is no session."""
+    from tapml.devices.reach import is_remote
+    from tapml.session.folder import is_session
+
+    if repro is not None or not is_session(arguments.folder):
+        return []
+    from tapml.kernels.session_facts import read_facts
+
+    facts = read_facts(arguments.folder)
+    # A checker is of this machine.
+    elsewhere = arguments.check and is_remote(facts.device)
+    return [facts.settings.target if elsewhere else facts.device]
 
 
 def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | None) -> None:

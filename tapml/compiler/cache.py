@@ -18,6 +18,7 @@ from platform import machine
 from typing import Final
 
 import tapml_targets
+from tapml.compiler.generator_imports import imported_sources
 from tapml_targets import library_format
 from tapml_targets.cache_folder import cache_folder, write_atomically
 from tapml_targets.codegen.source import OperatorSource
@@ -217,9 +218,25 @@ def joint_hash(parts: Iterable[str]) -> str:
 
 @cache
 def generator_hash(platform: str) -> str:
-    """Hash of our code generators: a changed one must not reuse the output of the old one."""
-    root = Path(tapml_targets.__file__).parent
-    return sources_hash(root / "codegen", platform_folder(platform))
+    """Hash of our code generators: a changed one must not reuse the output of the old one.
+
+    Those are the shared ones, every file of the platform's folder, and what its generator imports
+    of tapml's targets besides.
+    """
+    root, folder = Path(tapml_targets.__file__).parent, platform_folder(platform)
+    shared = root / "codegen"
+    # Where another distribution's generator is in its package, nobody knows.
+    own = sorted(folder.rglob("*.py")) if folder.parent != root else _generator(folder)
+    hashed = sources_hash(shared, folder).encode()
+    imported = imported_sources([*sorted(shared.rglob("*.py")), *own], {root.name: root})
+    further = (each for each in imported if not {shared, folder} & set(each.parents))
+    named = ((each.relative_to(root).as_posix().encode(), each.read_bytes()) for each in further)
+    return _digest((hashed, *(part for pair in named for part in pair)))
+
+
+def _generator(folder: Path) -> list[Path]:
+    own = folder / "codegen"
+    return sorted(own.rglob("*.py")) if own.is_dir() else [folder / "codegen.py"]
 
 
 def sources_hash(*folders: Path) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from tapml_rpc.child_process import prepared_environment
 from tapml_targets.child_process import OutputTail
 from tapml_targets.errors import InputError, NoSuchDeviceError, SetupError, TapmlError
-from tapml_targets.platforms import browser_platform
+from tapml_targets.platforms import browser_platform, browser_standard
 
 if TYPE_CHECKING:
     from tapml.devices.browser_process import BrowserProcess
@@ -168,7 +168,7 @@ def _show(url: str, way: str, tell: Say, stack: ExitStack) -> BrowserProcess | N
         else:
             tell(f"{browser.path.name} shows the page without a window: {url}")
             return stack.enter_context(BrowserProcess(url, browser))
-    tell(f"open {url} in a browser with WebGPU; waiting for it (Ctrl-C ends)")
+    tell(f"open {url} in a browser with {browser_standard()}; waiting for it (Ctrl-C ends)")
     return None
 
 
@@ -196,8 +196,8 @@ def _wait_for(
                 break
     how = "shows the page, which has not registered as a device" if shown.alive else "has ended"
     raise SetupError(
-        f"{shown.browser.path} {how}: it may have no WebGPU; `{BROWSER}:{_WAIT}` leaves the choice "
-        f"of a browser to you. It said:\n{shown.said() or 'nothing'}"
+        f"{shown.browser.path} {how}: it may have no {browser_standard()}; `{BROWSER}:{_WAIT}` "
+        f"leaves the choice of a browser to you. It said:\n{shown.said() or 'nothing'}"
     )
 
 

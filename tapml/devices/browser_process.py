@@ -18,6 +18,7 @@ from typing import Final, Literal, Self
 from tapml_rpc.security.private_files import new_folder
 from tapml_targets.child_process import OutputTail
 from tapml_targets.errors import InputError, SetupError, TapmlError
+from tapml_targets.platforms import browser_platform, platform_part
 from tapml_targets.vulkan_loader.drivers import browser_environment
 
 Kind = Literal["chromium", "firefox"]
@@ -38,9 +39,6 @@ _MAC: Final[dict[Kind, tuple[str, ...]]] = {
 }
 _CHROMIUM_FLAGS: Final = (
     "--headless=new",
-    "--enable-unsafe-webgpu",
-    # Fills in the adapter's name.
-    "--enable-webgpu-developer-features",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -52,10 +50,7 @@ _CHROMIUM_FLAGS: Final = (
     "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding",
 )
-FIREFOX_PREFERENCES: Final = """\
-user_pref("dom.webgpu.enabled", true);
-user_pref("dom.webgpu.workers.enabled", true);
-user_pref("gfx.webgpu.ignore-blocklist", true);
+_FIREFOX_PREFERENCES: Final = """\
 user_pref("app.update.enabled", false);
 user_pref("browser.shell.checkDefaultBrowser", false);
 user_pref("datareporting.policy.dataSubmissionEnabled", false);
@@ -86,14 +81,15 @@ class Browser:
 
     def command(self, url: str, profile: Path) -> list[str]:
         """The command that opens a page with the folder `profile`, prepared for it."""
+        asked = platform_part(browser_platform(), "browsers")
         if self.kind == "firefox":
-            (profile / "user.js").write_text(FIREFOX_PREFERENCES, "utf-8")
+            preferences = asked.FIREFOX_PREFERENCES + _FIREFOX_PREFERENCES
+            (profile / "user.js").write_text(preferences, "utf-8")
             return [str(self.path), "--headless", "--no-remote", "--profile", str(profile), url]
         # Chromium's own sandbox refuses to run as root.
         root = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
-        return [
-            str(self.path), *_CHROMIUM_FLAGS, *root, *_graphics(), f"--user-data-dir={profile}", url
-        ]  # fmt: skip
+        switches = (*_CHROMIUM_FLAGS, *root, *asked.chromium_switches())
+        return [str(self.path), *switches, f"--user-data-dir={profile}", url]
 
 
 def find_browser(wanted: str = AUTOMATIC) -> Browser:
@@ -204,15 +200,6 @@ class BrowserProcess:
             shutil.rmtree(self.profile, ignore_errors=True)
             if not self.profile.exists():
                 return
-
-
-def _graphics() -> tuple[str, ...]:
-    """What Chromium needs on Linux to use a GPU for WebGPU; without one it takes SwiftShader."""
-    if not sys.platform.startswith("linux"):
-        return ()
-    devices = Path("/dev")
-    gpu = any(devices.glob("dri/renderD*")) or (devices / "nvidiactl").exists()
-    return ("--enable-features=Vulkan",) if gpu else ()
 
 
 START_SECONDS: Final = 60

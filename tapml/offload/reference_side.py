@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from tapml.execute.device_reference import device_facts, identity_of, reference_identity
 from tapml.importing.imported import ImportedModel
 from tapml.models.resolve import resolve_model
@@ -239,7 +241,7 @@ def _model_folder(settings: Settings) -> Path:
 
 
 def _why_not(kept: KeptModel, settings: Settings, model_folder: Path) -> str:
-    if Settings.from_json(kept.settings) != settings:
+    if replace(Settings.from_json(kept.settings), device=settings.device) != settings:
         return "the session's settings have changed"
     if model_folder != kept.model_folder:
         return f"the model is now in {model_folder}, not in {kept.model_folder}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tapml.devices.reach import is_remote
 from tapml.replaying.failure_text import with_context
 from tapml.runs.events import Watcher, ignore
 from tapml.runs.folder import RunFolder
 from tapml.runs.journal import JOURNAL, Journal
-from tapml.session.device import DEVICE, SessionDevice
+from tapml.session.device import DEVICE, SETTINGS, SessionDevice
 from tapml.session.folder import is_session
 from tapml.session.journal import SESSION, open_journal
 from tapml.session.run_settings import DEVICE_LIMITS, profile_of
@@ -22,10 +24,6 @@ from tapml_targets.errors import EXIT_MISMATCH, DeviceLostError, InputError, Ref
 
 if TYPE_CHECKING:
     from tapml.models.recorded_module import RecordedModule
-
-_SETTINGS: Final = "settings"
-# Without --bind, a server takes any free port.
-_SERVED_THERE: Final = "serve it at that address again (`tapml rpc serve --bind`), "
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class OffloadSession:
 
     @classmethod
     def _begin(cls, run_folder: RunFolder, settings: Settings) -> OffloadSession:
-        run_folder.begin(**{_SETTINGS: settings.to_json()})
+        run_folder.begin(**{SETTINGS: settings.to_json()})
         return cls(run_folder.path, settings)
 
     @classmethod
@@ -145,7 +143,7 @@ class OffloadSession:
                 f"{path} is not a session: expected a folder made by `tapml offload --session`"
             )
         with open_journal(path / JOURNAL) as journal:
-            text = journal.read_setting(_SETTINGS)
+            text = journal.read_setting(SETTINGS)
         if text is None:
             raise InputError(
                 f"{path} has a session without settings; start it with "
@@ -155,7 +153,7 @@ class OffloadSession:
             return cls(path, Settings.from_json(text))
         except InputError as error:
             raise InputError(
-                f"{error} (setting {_SETTINGS!r} in {path / JOURNAL}); start again in another "
+                f"{error} (setting {SETTINGS!r} in {path / JOURNAL}); start again in another "
                 "folder (--session), or here with --restart"
             ) from error
 
@@ -171,7 +169,8 @@ class OffloadSession:
         """Open the session in a folder, or create one.
 
         An existing session without a rooted reference is started again if its settings differ, so
-        that a mistake on the command line is easy to correct.
+        that a mistake on the command line is easy to correct. Any other goes on with another device
+        of its target, which is kept once that has opened.
 
         Parameters
         ----------
@@ -180,7 +179,8 @@ class OffloadSession:
         settings
             Settings of a new session.
         given
-            The settings that the user named; an existing session must agree with them.
+            The settings that the user named; an existing session must agree with them, but for
+            the device.
         restart
             Delete an existing session first.
 
@@ -198,22 +198,23 @@ class OffloadSession:
         if not run_folder.exists:
             return cls._begin(run_folder, settings)
         with run_folder.open_journal() as journal:
-            begun = journal.read_setting(_SETTINGS) is not None
+            begun = journal.read_setting(SETTINGS) is not None
             rooted = any(journal.events("rooted"))
         if not begun:
             return cls._begin(run_folder, settings)
         session = cls.open(path)
-        for name, value in given.items():
-            have = getattr(session.settings, name)
-            if have != value and not rooted:
-                return cls._begin(run_folder, settings)
-            if have != value:
+        other = [name for name, value in given.items() if getattr(session.settings, name) != value]
+        if other and not rooted:
+            return cls._begin(run_folder, settings)
+        for name in other:
+            if name != "device":
+                have = getattr(session.settings, name)
                 raise InputError(
                     f"the session in {path} was created with {name} = {_shown(have)}, not "
-                    f"{_shown(value)}; {_SERVED_THERE if _is_address(name, have) else ''}"
-                    "choose another folder (--session), or start again here with --restart"
+                    f"{_shown(given[name])}; choose another folder (--session), or start again "
+                    "here with --restart"
                 )
-        return session
+        return cls(path, replace(session.settings, device=given["device"])) if other else session
 
     def run(
         self,
@@ -282,10 +283,6 @@ class OffloadSession:
                 self.folder, self.settings, journal, watcher, options, device
             ) as context:
                 return migrate(context, options)
-
-
-def _is_address(name: str, value: object) -> bool:
-    return name == "device" and "://" in str(value)
 
 
 def _refuse_if_handwritten(folder: Path) -> None:

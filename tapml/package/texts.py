@@ -9,6 +9,7 @@ from tapml.package.manifest import Manifest
 from tapml.package.shipped import Shipped
 from tapml.workloads import workload_of
 from tapml_targets.installed import install_hint
+from tapml_targets.platforms import browser_standard
 
 # Run by the person who unpacks the package; tapml itself never runs a file of a package.
 RUN_SCRIPT: Final = '''\
@@ -92,15 +93,15 @@ def readme(manifest: Manifest, licences: Iterable[str]) -> str:
 
 
 _BROWSER_README: Final = """\
-{name}: a language model that runs in a browser with WebGPU, made with tapml.
+{name}: a language model that runs in a browser with {standard}, made with tapml.
 
 Put this folder on any web server that hands out files; nothing runs behind it. To try it here:
 
     python -m http.server 8000        then open http://localhost:8000/
 
-Browsers show WebGPU to secure contexts alone: localhost, or https with a certificate they trust.
-All addresses in the folder are relative, so it may lie anywhere below a site. Weights come in parts
-of at most 16 MiB, which every common host takes; they are one safetensors file, cut:
+Browsers show {standard} to secure contexts alone: localhost, or https with a certificate they
+trust. All addresses in the folder are relative, so it may lie anywhere below a site. Weights come
+in parts of at most 16 MiB, which every common host takes; they are one safetensors file, cut:
 
     cat weights.safetensors.* > weights.safetensors
 
@@ -125,6 +126,7 @@ def browser_readme(shipped: Shipped) -> str:
     """The text of ``README.txt`` in a folder for the browser."""
     tokens_only = shipped.note.reader == "none"
     return _BROWSER_README.format(
+        standard=browser_standard(),
         name=shipped.model.name,
         prompt="[1, 2, 3]" if tokens_only else '"The beginning of a text"',
         device=shipped.device.name,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tapml_targets.driver import DeviceDescription
 
 DEVICE: Final = "device"
+SETTINGS: Final = "settings"
+"""Settings of the journal: the device of the last run, and what the session was created with."""
 
 
 class SessionDevice:
@@ -86,7 +88,11 @@ class SessionDevice:
                 f"{target}; start a new session with --target {device.platform}"
             )
         spec = self._remote or f"{device.platform}:{device.index}"
+        if self._settings.device and self._used not in (None, spec):
+            watcher(Note(f"the session goes on with {spec}, {device.name}; before: {self._used}"))
         self._journal.write_setting(DEVICE, spec)
+        # A run may have named another device than the one that the session was created with.
+        self._journal.write_setting(SETTINGS, self._settings.to_json())
         return self._session
 
     @property

@@ -160,6 +160,8 @@ class KernelLanguage:
         Pattern of the name of what the threads of a block wait at for each other.
     exchange
         Pattern of a name by which the threads of a wave pass values on without shared memory.
+    executed_as
+        The dialect of the simulator that executes its text; empty for its own.
     """
 
     dialect: str
@@ -179,3 +181,4 @@ class KernelLanguage:
     messages: tuple[str, ...] = (CLANG_MESSAGE,)
     barrier: str = r"(?!)"
     exchange: str = r"(?!)"
+    executed_as: str = ""

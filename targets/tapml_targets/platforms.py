@@ -242,6 +242,11 @@ def browser_platform() -> str:
     return next(name for name in own_platforms() if hasattr(platform_part(name), "IN_BROWSERS"))
 
 
+def browser_standard() -> str:
+    """What browsers call it, which messages for a person name."""
+    return str(platform_part(browser_platform()).IN_BROWSERS)
+
+
 def kernel_language(name: str) -> KernelLanguage | None:
     """The language of a platform's kernels (``language.py``); None if they are machine code.
 

@@ -75,6 +75,13 @@ def test_where_the_device_is_too_small_no_kernel_is_offered() -> None:
     assert "tapml kernel new" in next_step(report("fail", lacks=[lack | {"device": False}]), FOLDER)
 
 
+def test_a_session_on_a_simulator_is_told_how_it_goes_on_with_a_gpu() -> None:
+    target = {"platform": "metal", "device_type": "simulated"}
+    line = next_step(report("pass") | {"target": target}, Path("s"))
+    assert "`tapml rpc serve --device metal` makes it a device" in line
+    assert "`tapml offload --session s --device tcp://HOST:PORT` goes on there" in line
+
+
 def test_options_that_hold_for_a_run_alone_are_told_again() -> None:
     line = next_step(report("incomplete", waiting=1), Path("s"), "--only '*norm*'")
     assert line == "next: continue with `tapml offload --session s --only '*norm*'`"

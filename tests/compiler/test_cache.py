@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -169,8 +170,24 @@ def test_bytecode_is_not_part_of_a_generators_hash(tmp_path: Path) -> None:
     assert sources_hash(tmp_path) == before
 
 
-def test_the_hash_of_a_platforms_generator_covers_its_folder_and_the_shared_one() -> None:
+def test_the_hash_of_a_platforms_generator_covers_its_folder_the_shared_one_and_all_it_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed: list[bytes] = []
+    digest = cache_module._digest
+
+    def look(parts: Iterable[bytes]) -> str:
+        given = list(parts)
+        hashed.extend(given)
+        return digest(given)
+
+    monkeypatch.setattr(cache_module, "_digest", look)
     root = Path(tapml_targets.__file__).parent
+    found = set()
     for name in platform_names():
-        assert generator_hash(name) == sources_hash(root / "codegen", root / name)
-    assert len({generator_hash(name) for name in platform_names()}) == len(platform_names())
+        hashed.clear()
+        found.add(generator_hash.__wrapped__(name))
+        read = [root / "codegen" / "gpu.py", root / "library.py", root / "threaded_c/prologues.py"]
+        read += [each for each in (root / name).rglob("*") if each.suffix in {".py", ".toml"}]
+        assert {each.read_bytes() for each in read} <= set(hashed)
+    assert len(found) == len(platform_names())

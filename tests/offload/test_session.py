@@ -50,13 +50,14 @@ def test_a_session_that_ran_keeps_its_settings(tmp_path: Path) -> None:
     assert session.create_or_open(tmp_path, other, given={}, restart=True).settings == other
 
 
-def test_a_session_with_a_server_is_told_how_it_comes_back_to_its_address(tmp_path: Path) -> None:
+def test_a_session_goes_on_with_another_device_once_that_has_opened(tmp_path: Path) -> None:
     begun = msgspec.structs.replace(SETTINGS, device="tcp://127.0.0.1:41234")
     session = tml.OffloadSession.create(tmp_path, begun)
     with open_journal(tmp_path / JOURNAL) as journal:
         journal.append("rooted")
-    with pytest.raises(InputError, match=r"serve it at that address again .*--bind"):
-        session.create_or_open(tmp_path, begun, given={"device": "tcp://127.0.0.1:41235"})
+    other = session.create_or_open(tmp_path, begun, given={"device": "tcp://127.0.0.1:41235"})
+    assert other.settings == msgspec.structs.replace(begun, device="tcp://127.0.0.1:41235")
+    assert tml.OffloadSession.open(tmp_path).settings == begun
 
 
 def test_starting_over_deletes_no_kernel_that_somebody_wrote(tmp_path: Path) -> None:

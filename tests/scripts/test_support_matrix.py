@@ -28,7 +28,10 @@ def pocl(require_device: RequireDevice) -> DeviceDescription:
 
 
 def test_operators_on_one_device_are_replayed_once_and_then_known(
-    pocl: DeviceDescription, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pocl: DeviceDescription,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PoCL 3.1 has no float16."""
     files = [f"--{form}={tmp_path / form}" for form in ("markdown", "json", "page")]
@@ -53,6 +56,16 @@ def test_operators_on_one_device_are_replayed_once_and_then_known(
     reasons = {c["reason"] for c in again if c["operator"] == "largest"}
     assert reasons == {"the time given was over"}
     assert "| largest | `-- --` |" in (tmp_path / "markdown").read_text()
+    # With another importer that makes the same operators and kernels, no test is run again.
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "importer_hash", lambda: "another importer")
+        patch.setattr("tapml.matrix.running.Matrix.operator", None)
+        assert main([*command, OPERATORS[0]]) == 0
+    cells = json.loads((tmp_path / "json").read_text())["cells"]
+    same = [c for c in first if c["operator"] == OPERATORS[0]]
+    assert [c | {"version": ""} for c in cells] == [c | {"version": ""} for c in same]
+    assert {c["version"] for c in cells}.isdisjoint(c["version"] for c in same)
+    assert main([*command, *OPERATORS, "--minutes", "0"]) == 1
     # Columns and operators that are not made now come from an earlier file, and are called older.
     earlier = json.loads((tmp_path / "json").read_text())
     earlier["devices"][0]["device"] = "vulkan:0"

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import tapml
-from tapml.compiler.cache import generator_hash, sources_hash
+from tapml.compiler.cache import generator_hash
+from tapml.compiler.generator_imports import imported_sources
 from tapml.failures.build_log import messages_of
 from tapml.kernels.dialects import language_of
 from tapml.kernels.signature_reader import read_entries, read_signature
@@ -72,12 +73,18 @@ def test_its_name_is_a_factory_of_devices(site: Path) -> None:
 
 
 def test_its_folder_is_part_of_the_key_of_what_is_compiled(site: Path) -> None:
-    before = generator_hash("abacus")
     folder = platforms.platform_folder("abacus")
-    shared = Path(platforms.__file__).parent / "codegen"
-    assert before == sources_hash(shared, folder)
+    hash_now = generator_hash.__wrapped__
+    found = [hash_now("abacus")]
     (folder / "words.inc").write_text("edited")
-    assert sources_hash(shared, folder) != before
+    found.append(hash_now("abacus"))
+    # Nor is what it takes of another platform left out.
+    language = folder / "language.py"
+    language.write_text(f"from tapml_targets.rocm import prologue\n{language.read_text()}")
+    found.append(hash_now("abacus"))
+    assert len(set(found)) == 3
+    of_language = imported_sources([language], {"tapml_targets": Path(platforms.__file__).parent})
+    assert {"kernel_language.py", "prologue.py", "prologues.py"} <= {p.name for p in of_language}
 
 
 def test_its_language_is_data_in_its_folder(site: Path) -> None:

@@ -14,13 +14,19 @@ function outcomeBanner() {
   const { status = "not run", text = "" } = session.live
     ? { status: "running", text: "The session is in work; this page follows it." }
     : session.report.outcome || {};
-  const [glyph, words] = VERDICTS[status] || ["○", status];
+  const [glyph, plain] = VERDICTS[status] || ["○", status];
+  const words = status === "pass" && simulated() ? "The kernels are right, executed from source" : plain;
   return el(
     "div",
     { id: "outcome", class: `outcome ${status.replace(" ", "-")}` },
     el("span.seal", { "aria-hidden": "true" }, glyph),
     el("div", el("strong", words), el("p", sentence(text)), stateBar(), session.live ? failedSoFar() : null),
   );
+}
+
+/** Whether the target executes kernel text on a processor. */
+function simulated() {
+  return (session.report.target || {}).device_type === "simulated";
 }
 
 function failedSoFar() {
@@ -98,6 +104,18 @@ function nextSteps() {
       command(`tapml run ${sessionFolder()} ${input()}`),
       el("p", "Write a package to ship; it needs neither PyTorch nor a compiler: "),
       command(`tapml package ${sessionFolder()}`),
+      simulated()
+        ? [
+            el(
+              "p",
+              "The target executes the kernels' text on a processor, which says nothing of a GPU's compiler, ",
+              "rounding or speed. Where there is one, ",
+              el("code", `tapml rpc serve --device ${session.report.target.platform}`),
+              " makes it a device, and the session goes on there: ",
+            ),
+            command(`tapml offload --session ${sessionFolder()} --device tcp://HOST:PORT`),
+          ]
+        : null,
     );
   }
   if (status === "pass") return null;

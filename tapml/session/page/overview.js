@@ -73,7 +73,12 @@ function drawFacts(report) {
   return [
     facts([
       ["Model", el("strong", model.name), ` · ${model.dtype} · ${count(model.parameters)} parameters`],
-      ["Target", el("strong", target.name), ` · ${target.vendor_platform}`],
+      // The name of a simulated device ends in it.
+      [
+        "Target",
+        el("strong", target.name),
+        target.name.endsWith(target.vendor_platform) ? null : ` · ${target.vendor_platform}`,
+      ],
       ["Driver", target.driver_version],
       target.self_test
         ? ["The device", (target.self_test.traits || []).join(", ") || "as one expects of IEEE arithmetic"]

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tapml_targets.codegen import gpu, lowering
 from tapml_targets.codegen.host_program import read_host_function
-from tapml_targets.codegen.kept_calls import keep_own
+from tapml_targets.codegen.kept_calls import OWN, keep_own
 from tapml_targets.codegen.operator_library import operator_library, stated_limits
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
@@ -126,7 +126,8 @@ def generate_shaders(source: OperatorSource, target: Target, language: ShaderLan
         stated_limits(limits),
         lambda given, scheduled: _library(given, lower(scheduled), language, width),
     )
-    return operator_library(source, scheduler, limits, keep_own)
+    kept = partial(keep_own, own=OWN | {"erf"})
+    return operator_library(source, scheduler, limits, kept)
 
 
 def buffers_first(launch: Launch, number_type: NumberType) -> Launch:

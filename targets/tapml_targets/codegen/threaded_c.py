@@ -35,8 +35,7 @@ from tapml_targets.library import (
 from tapml_targets.target import Target
 from tapml_targets.threaded_c.prologues import Prologue
 
-# The kind of target whose printer it is, and the lanes that its shuffles are made for.
-PRINTER: Final = "cuda"
+# The lanes that the shuffles are made for.
 WARP: Final = 32
 _KERNEL: Final = 'extern "C" __global__'
 _FEATURES: Final = (
@@ -63,6 +62,8 @@ class Dialect:
         Of the dialect.
     prologue
         What its texts begin with.
+    printer
+        The kind of TVM's target that code is lowered for and whose printer writes it.
     schedule_kind
         TVM's target kind that dlight's rules are asked for.
     schedule_attributes, attributes
@@ -75,6 +76,7 @@ class Dialect:
 
     name: str
     prologue: Prologue
+    printer: str
     schedule_kind: str
     schedule_attributes: Mapping[str, Any]
     attributes: Mapping[str, Any]
@@ -119,7 +121,7 @@ def generate(source: OperatorSource, target: Target, dialect: Dialect) -> Librar
         source = replace(source, function=for_host(source.function))
     function = lowering.load_function(source)
     lowered_for = gpu.tvm_target(
-        PRINTER, target.limits, options, dialect.bounds, **dialect.attributes
+        dialect.printer, target.limits, options, dialect.bounds, **dialect.attributes
     )
     kind = options.get("schedule_kind", dialect.schedule_kind)
     known = kind == dialect.schedule_kind
@@ -207,10 +209,11 @@ def kernels_text(lowered: lowering.Lowered) -> str:
     RuntimeError
         If TVM fails.
     """
-    _keep_the_text()
-    build = tvm.get_global_func(f"target.build.{PRINTER}")
+    printer = str(lowered.target.kind.name)
+    _keep_the_text(printer)
+    build = tvm.get_global_func(f"target.build.{printer}")
     with as_runtime_errors("TVM cannot write the kernels"):
-        printed = str(build(lowered.device, lowered.target).inspect_source(PRINTER))
+        printed = str(build(lowered.device, lowered.target).inspect_source(printer))
     start = printed.find(_KERNEL)
     if start < 0:
         raise CompileError("TVM printed no kernel")
@@ -218,9 +221,9 @@ def kernels_text(lowered: lowering.Lowered) -> str:
 
 
 @cache
-def _keep_the_text() -> None:
+def _keep_the_text(printer: str) -> None:
     """TVM would compile what it prints; the device does that, with its own compiler."""
-    tvm_ffi.register_global_func(f"tvm_callback_{PRINTER}_compile", _as_it_is, override=True)
+    tvm_ffi.register_global_func(f"tvm_callback_{printer}_compile", _as_it_is, override=True)
 
 
 def _as_it_is(code: str, _: Any = None) -> bytes:

@@ -54,7 +54,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
         "arch": _WITH_TENSOR_CORES if wanted == "on" else _WITHOUT,
         "thread_warp_size": threaded_c.WARP,
     }
-    dialect = threaded_c.Dialect(DIALECT, PROLOGUE, "cuda", attributes, attributes)
+    dialect = threaded_c.Dialect(DIALECT, PROLOGUE, "cuda", "cuda", attributes, attributes)
     return threaded_c.generate(
         source, Target(target.platform, tuple(sorted(options.items())), target.limits), dialect
     )

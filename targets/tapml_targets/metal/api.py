@@ -9,9 +9,9 @@ from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
 
 REMEDY: Final = (
-    f"kernels for Metal run on a Mac ({install_hint('metal')} there, then `tapml rpc serve`, and "
-    "--device tcp://MAC:9190 here); without one they are executed from source by "
-    f"{install_hint('simulator')}"
+    f"kernels for Metal run on a Mac ({install_hint('metal')} there, then "
+    "`tapml rpc serve --device metal`, and --device tcp://MAC:9190 here); without one they are "
+    f"executed from source by {install_hint('simulator')}"
 )
 
 

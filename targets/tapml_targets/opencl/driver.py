@@ -1,6 +1,7 @@
 """The OpenCL platform: devices of every installed driver, through pyopencl.
 
-One in-order queue per device, so that commands keep the order they are given in. Commands are
+One in-order queue per device, so that commands keep the order they are given in, and another with
+timestamps while kernels are timed: a driver may take longer for commands of that one. Commands are
 enqueued and return; :meth:`OpenCLDriver.read` and :meth:`OpenCLDriver.finish` wait.
 
 numpy comes with pyopencl, so it is imported where it is used: without either, the error says what
@@ -83,10 +84,7 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
         self._device = device
         try:
             self._context = cl.Context([device])
-            # Profiling costs a queue a few microseconds per wait and spares a second queue.
-            self._queue = cl.CommandQueue(
-                self._context, device, properties=cl.command_queue_properties.PROFILING_ENABLE
-            )
+            self._queue = self._plain = cl.CommandQueue(self._context, device)
         except cl.Error as error:
             raise SetupError(
                 f"{description.vendor_platform} lists {description.name} but does not open it: "
@@ -94,6 +92,8 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
             ) from None
         self._setter = ArgumentSetter(self._context, self._queue, offset_alignment(device))
         self._timed: list[Any] | None = None
+        # The queue with timestamps, made when it is first asked for.
+        self._timing: Any = None
         # Pending writes: each holds its copy, and waits when it is released.
         self._writing: list[Any] = []
         # What a wait found that could not tell it.
@@ -267,11 +267,20 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
 
     def begin_timing(self) -> None:
         """See :meth:`Driver.begin_timing`."""
+        cl = self._cl
+        if self._timing is None:
+            self._timing = cl.CommandQueue(
+                self._context,
+                self._device,
+                properties=cl.command_queue_properties.PROFILING_ENABLE,
+            )
+        self._go_on_with(self._timing)
         self._timed = []
 
     def end_timing(self) -> Callable[[], int]:
         """See :meth:`Driver.end_timing`."""
         events, self._timed = self._timed or [], None
+        self._go_on_with(self._plain)
 
         def elapsed() -> int:
             return sum(event.profile.end - event.profile.start for event in events)
@@ -294,7 +303,20 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
         finally:
             self._timed = None
             self._writing.clear()
-            del self._setter, self._queue, self._context
+            del self._setter, self._queue, self._plain, self._timing, self._context
+
+    def _go_on_with(self, queue: Any) -> None:
+        """Give further commands to `queue`; they begin after those of the one before."""
+        if queue is self._queue:
+            return
+        try:
+            before = self._cl.enqueue_marker(self._queue)
+            # A driver may begin what nobody waits for on its own queue only when it is told to.
+            self._queue.flush()
+            self._cl.enqueue_barrier(queue, wait_for=[before])
+        except self._cl.Error as error:
+            raise self._failure("going on with another queue", error) from None
+        self._queue = self._setter.queue = queue
 
     def _tell(self) -> None:
         error, self._untold = self._untold, None

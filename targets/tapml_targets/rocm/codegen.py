@@ -46,7 +46,8 @@ def generate(source: OperatorSource, target: Target) -> Library:
     dialect = threaded_c.Dialect(
         DIALECT,
         PROLOGUE,
-        "rocm",
+        printer="cuda",
+        schedule_kind="rocm",
         schedule_attributes={"mcpu": "gfx90a", "thread_warp_size": threaded_c.WARP},
         attributes={"arch": "sm_61", "thread_warp_size": threaded_c.WARP},
         fixed_width=False,

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tapml_targets.errors import CompileError
+from tapml_targets.platforms import language_of_dialect
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Dialect:
 
 
 def dialect_named(name: str) -> Dialect:
-    """The language of a module's dialect.
+    """The language of a module's dialect, or the one that a platform's language is executed as.
 
     Raises
     ------
@@ -50,10 +51,12 @@ def dialect_named(name: str) -> Dialect:
         If the simulator does not run it.
     """
     found = DIALECTS.get(name)
+    if found is None and (language := language_of_dialect(name)) is not None:
+        found = DIALECTS.get(language.executed_as)
     if found is None:
         raise CompileError(
             f"the simulator runs {', '.join(sorted(DIALECTS))}, not {name!r}: compile the kernels "
-            "for one of these"
+            "for one of these, or name one in `executed_as` of the platform's language"
         )
     return found
 

@@ -52,6 +52,7 @@ def threaded_c(
     options: Mapping[str, str],
     needs: Mapping[str, str],
     message: str = r"(?!)",
+    executed_as: str = "",
 ) -> KernelLanguage:
     """The language of a platform.
 
@@ -63,6 +64,8 @@ def threaded_c(
         Lines that a kernel of a dtype begins with.
     message
         Form of its compiler's messages, beside clang's.
+    executed_as
+        The dialect by which the simulator executes it, if it has no own there.
     """
     return KernelLanguage(
         dialect=dialect,
@@ -91,4 +94,5 @@ def threaded_c(
         messages=(message, CLANG_MESSAGE),
         barrier=r"\b__syncthreads\b",
         exchange=r"\b__shfl\w*",
+        executed_as=executed_as,
     )

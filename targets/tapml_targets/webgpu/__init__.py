@@ -25,5 +25,5 @@ from typing import Final
 # TVM's kernels for them cannot be launched here; the serial form defines their meaning.
 FUNCTION_KIND: Final = "cpu"
 
-IN_BROWSERS: Final = True
-"""Every browser is a device of this platform."""
+IN_BROWSERS: Final = "WebGPU"
+"""The standard by which every browser is a device of this platform."""

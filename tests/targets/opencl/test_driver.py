@@ -86,6 +86,31 @@ def test_memory_is_given_back_after_the_work_that_uses_it(driver: Driver) -> Non
         driver.read(memory, 0, 4)
 
 
+def test_commands_have_timestamps_while_kernels_are_timed_and_keep_their_order(
+    driver: Driver,
+) -> None:
+    """A driver may take longer for commands that have them, so another queue has them."""
+    cl = pytest.importorskip("pyopencl")
+    enable = cl.command_queue_properties.PROFILING_ENABLE
+
+    def has_timestamps() -> bool:
+        return bool(driver._queue.properties & enable)  # type: ignore[attr-defined]
+
+    first, second = driver.allocate(1 << 20), driver.allocate(1 << 20)
+    found = [has_timestamps()]
+    for value in b"\x01\x02":
+        driver.fill(first, 0, 1 << 20, bytes([value]))
+        driver.begin_timing()
+        found.append(has_timestamps())
+        driver.copy(first, 0, second, 0, 1 << 20)
+        driver.fill(first, 0, 1 << 20, b"\x00")
+        driver.end_timing()
+        found.append(has_timestamps())
+        driver.copy(second, 0, first, 4, 4)
+        assert bytes(driver.read(first, 0, 12)) == bytes([0] * 4 + [value] * 4 + [0] * 4)
+    assert found == [False, True, False, True, False]
+
+
 @pytest.mark.parametrize("told_by", ["finish", "read"])
 def test_a_failure_that_is_found_while_memory_is_given_back_is_told_later(
     driver: Driver, told_by: str, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,8 @@ import pytest
 from tapml_targets.driver import BufferUse, ScalarUse
 from tapml_targets.errors import CompileError, InputError, LimitExceededError, RemoteError
 from tapml_targets.library import CodeModule, Kernel
+from tapml_targets.simulator import dialects
+from tapml_targets.threaded_c.language import threaded_c
 from tests.targets.simulator.running import DIALECTS, SCHEDULES, SUM, opened, run
 
 A = np.arange(128, dtype=np.float32)
@@ -141,3 +143,13 @@ def test_a_server_that_takes_no_machine_code_simulates_nothing(
     monkeypatch.setenv("TAPML_ALLOW_SHARED_LIBRARIES", "0")
     with pytest.raises(Exception, match="--allow-shared-libraries"):
         run(SUM["cuda-c"], [A, A], COUNT)
+
+
+def test_a_language_under_another_name_is_executed_as_the_one_that_it_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stated = threaded_c("other-c", "oc", options={}, needs={}, executed_as="hip-c")
+    monkeypatch.setattr(dialects, "language_of_dialect", {"other-c": stated}.get)
+    assert dialects.dialect_named("other-c") is dialects.dialect_named("hip-c")
+    with pytest.raises(CompileError, match="executed_as"):
+        dialects.dialect_named("another-c")

@@ -27,13 +27,13 @@ _INTEGERS: Final = {
     "Mod": "tapml_truncated", "FloorMod": "tapml_floored", "FloorDiv": "tapml_quotient",
 }  # fmt: skip
 _SIGNED: Final = ("int", "int64_t")
-# GLSL's name of each function of one float; None where it is our own.
-_FUNCTIONS: Final[Mapping[str, str | None]] = {
-    "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "sqrt": "sqrt",
-    "rsqrt": "inversesqrt", "sin": "sin", "cos": "cos", "tan": "tan", "cosh": "cosh",
+# GLSL's name of each function of one float.
+_FUNCTIONS: Final[Mapping[str, str]] = {
+    "exp2": "exp2", "log2": "log2", "sqrt": "sqrt",
+    "rsqrt": "inversesqrt", "sin": "sin", "cos": "cos", "tan": "tan",
     "fabs": "abs", "abs": "abs", "floor": "floor",
     "ceil": "ceil", "trunc": "trunc", "round": "roundEven", "nearbyint": "roundEven",
-    "rint": "roundEven", "erf": None, "pow": "pow", "fma": "fma",
+    "rint": "roundEven", "pow": "pow", "fma": "fma",
     "fmin": "min", "fmax": "max",
 }  # fmt: skip
 _REINTERPRETED: Final = {
@@ -242,9 +242,6 @@ class Expressions:
         if plain not in _FUNCTIONS or not kind.startswith("float"):
             raise CompileError(f"GLSL has no function {name!r} of {kind}")
         called = _FUNCTIONS[plain]
-        if called is None:
-            called = f"tapml_{plain}"
-            self._use(called)
         if kind == "float32":
             return f"{called}({', '.join(texts)})"
         # Half precision has fewer functions, and less accurate ones.

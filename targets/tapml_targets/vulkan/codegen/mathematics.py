@@ -44,20 +44,6 @@ float tapml_wave(float x, int quarters) {
 }
 float tapml_sin(float x) { return abs(x) > 100000.0 ? sin(x) : tapml_wave(x, 0); }
 float tapml_cos(float x) { return abs(x) > 100000.0 ? cos(x) : tapml_wave(x, 1); }"""
-# The rational approximation that TVM and Eigen use; its error is below 2 ulp of 1.
-_ERF: Final = """\
-float tapml_erf(float given) {
-  float x = clamp(given, -4.0, 4.0);
-  float square = x * x;
-  float above = x * (-1.60960333262415e-02 + square * (-2.95459980854025e-03
-    + square * (-7.34990630326855e-04 + square * (-5.69250639462346e-05
-    + square * (-2.10102402082508e-06 + square * (2.77068142495902e-08
-    + square * -2.72614225801306e-10))))));
-  float below = -1.42647390514189e-02 + square * (-7.37332916720468e-03
-    + square * (-1.68282697438203e-03 + square * (-2.13374055278905e-04
-    + square * -1.45660718464996e-05)));
-  return above / below;
-}"""
 # `/` goes towards zero; of negative operands GLSL says nothing of `%`.
 _REMAINDERS: Final = """\
 {t} tapml_truncated_{t}({t} a, {t} b) {{ return a - b * (a / b); }}
@@ -73,10 +59,15 @@ _FACTORS: Final = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}
 TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
-    "tapml_erf": _ERF,
     **curve_texts(
         ("float {name}(float x)", "float {name}(float x, float y)"),
-        {"let": "float", "yes": "bool", "choose": "mix", "bits": "floatBitsToUint"},
+        {
+            "let": "float",
+            "yes": "bool",
+            "choose": "mix",
+            "bits": "floatBitsToUint",
+            "real": "float",
+        },
     ),
     **{f"tapml_remainders_{t}": _REMAINDERS.format(t=t) for t in ("int", "int64_t")},
     **{f"tapml_power_{s}": _POWER.format(t=t, s=s) for s, t in _TYPES.items()},

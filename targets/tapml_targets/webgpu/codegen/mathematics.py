@@ -61,7 +61,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "tapml_wave": _WAVE,
     **curve_texts(
         ("fn {name}(x : f32) -> f32", "fn {name}(x : f32, y : f32) -> f32"),
-        {"let": "let", "yes": "let", "choose": "select", "bits": "bitcast<u32>"},
+        {"let": "let", "yes": "let", "choose": "select", "bits": "bitcast<u32>", "real": "f32"},
     ),
     **{f"tapml_power_{t}": _POWER.format(t=t, s=s) for t, s in _SUFFIXES.items()},
     **{
