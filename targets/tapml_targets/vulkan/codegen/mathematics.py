@@ -74,6 +74,10 @@ TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
     "tapml_erf": _ERF,
+    "tapml_half_bits": "uint tapml_half_bits(float16_t x) {"
+    " return packFloat2x16(f16vec2(x, float16_t(0.0))); }",
+    "tapml_half_of": "float16_t tapml_half_of(uint bits) {"
+    " return unpackFloat2x16(bits & 0xffffu).x; }",
     **curve_texts(
         ("float {name}(float x)", "float {name}(float x, float y)"),
         {"let": "float", "yes": "bool", "choose": "mix", "bits": "floatBitsToUint"},
