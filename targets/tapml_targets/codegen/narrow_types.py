@@ -254,6 +254,9 @@ class _Rewrite:
 
     def _cast(self, node: Any, base: str, lanes: str, *, narrow: bool) -> Any:
         value = self._part(node.value, narrow=narrow or str(node.value.ty) != "int64")
+        if base in _BITS and base.startswith("uint") and str(node.value.ty).startswith("float"):
+            # Of numbers below 0 processors keep the lower bits, shading languages may give 0.
+            value = tirx.Cast("int32" + ("x" + lanes if lanes else ""), value)
         target = base if base == "int64" and not narrow else self._words.get(base, base)
         if base == "bool":
             target = base

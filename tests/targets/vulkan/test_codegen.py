@@ -94,6 +94,13 @@ def test_64_bits_are_two_words_on_a_device_without_them(driver: Driver) -> None:
     np.testing.assert_array_equal(found, expected + given.astype(np.float32).astype(np.int64))
 
 
+def test_a_byte_of_a_number_below_zero_has_its_lower_bits(driver: Driver) -> None:
+    of = of_elements(lambda x: x.astype("uint8"), "float32")
+    given = np.array([[-1.0, -100.5, 3.7, 255.0, 0.0, 77.0]], np.float32)
+    expected = given.astype(np.int32).astype(np.uint8)
+    np.testing.assert_array_equal(apply(driver, of, given, "uint8"), expected)
+
+
 def test_a_number_of_half_precision_that_no_variable_holds_is_asked_for(driver: Driver) -> None:
     def halved(x: Any) -> Any:
         return (x.astype("float16") * tirx.const(2, "float16")).astype("float32")
