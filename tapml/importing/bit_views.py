@@ -63,7 +63,7 @@ def _viewed(tensor: Any, wanted: str) -> Any:
         """The wide number of some narrow ones."""
         *row, at = place
         times = behind // before
-        found = None
+        found: Any = None
         for each in range(times):
             own = _read(tensor(*row, at * times + each), given, f"int{before}").astype(word)
             if each < times - 1:

@@ -33,6 +33,7 @@ def factorizations() -> dict[Any, Callable[..., Any]]:
         _aten.linalg_lu.default: _parts_of_lu,
         _aten.lu_unpack.default: _unpacked,
         _aten.linalg_lu_solve.default: _solved_by_lu,
+        _aten.triangular_solve.default: _solved_by_triangle,
     }
 
 
@@ -94,7 +95,7 @@ def _counted(sizes: Tensor, extents: Sequence[int], atol: Any, rtol: Any) -> Ten
             rtol = 0.0
     if isinstance(rtol, Tensor):
         rtol = rtol.to(sizes.dtype)[..., None]
-    bound = rtol * sizes[..., :1]
+    bound: Tensor = rtol * sizes[..., :1]
     if isinstance(atol, Tensor):
         bound = torch.maximum(bound, atol.to(sizes.dtype)[..., None].expand(bound.shape))
     elif atol:
@@ -223,3 +224,15 @@ def _solved_by_lu(
         return permutation @ solved_triangle(lower.mT, half, upper=True, unitriangular=True)
     half = solved_triangle(lower, permutation.mT @ right, upper=False, unitriangular=True)
     return solved_triangle(upper, half, upper=True)
+
+
+def _solved_by_triangle(
+    right: Tensor,
+    matrix: Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[Tensor, Tensor]:
+    given = matrix.mT if transpose else matrix
+    found = solved_triangle(given, right, upper=upper != transpose, unitriangular=unitriangular)
+    return found, matrix

@@ -284,7 +284,7 @@ def _greatest_divisor(first: Tensor, second: Tensor) -> Tensor:
     kind = torch.result_type(first, second)
     wide = torch.int64 if kind == torch.int64 else torch.int32
     first, second = torch.broadcast_tensors(first.to(wide).abs(), second.to(wide).abs())  # type: ignore[no-untyped-call]
-    found, _ = torch.ops.tapml.greatest_divisor(first.reshape(-1), second.reshape(-1))
+    found: Tensor = torch.ops.tapml.greatest_divisor(first.reshape(-1), second.reshape(-1))[0]
     return found.reshape(first.shape).to(kind)
 
 

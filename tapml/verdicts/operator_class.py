@@ -268,7 +268,7 @@ def _narrowest(tree: FunctionTree, stores: Sequence[Store], output: int) -> str:
     found: set[str] = set()
     for store in stores:
         computed = tree.float_dtypes(store.value, _ARITHMETIC | {"ir.Call"})
-        found |= computed
+        found |= computed | tree.passed_dtypes(store.value)
         kept = tree.buffer_dtype(store.buffer)
         if store.buffer != output and not _is_exact(tree, store) and lookup(kept).is_float:
             found.add(kept)

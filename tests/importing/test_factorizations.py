@@ -84,6 +84,16 @@ def test_solutions_by_lu_are_pytorchs(adjoint: bool, left: bool) -> None:
     torch.testing.assert_close(found, _linalg.lu_solve(*parts, right, left=left, adjoint=adjoint))
 
 
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_solutions_of_a_triangle_are_pytorchs(upper: bool, transpose: bool) -> None:
+    given = matrices(3, 3) + 3 * torch.eye(3)
+    right = matrices(3, 2)
+    found = _of[_aten.triangular_solve.default](right, given, upper, transpose)
+    wanted = torch.triangular_solve(right, given, upper, transpose)
+    torch.testing.assert_close(found[0], wanted[0])
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
 def test_least_squares_and_pseudo_inverses_are_pytorchs(shape: tuple[int, int]) -> None:
     given, right = matrices(*shape), matrices(shape[0], 2)
