@@ -27,8 +27,7 @@ def compile_twins(operators: Iterable[Operator]) -> ReferenceModule:
     Returns
     -------
     ReferenceModule
-        Called like the reference, but every floating-point parameter is a float64 array. Looking up
-        an operator that manipulates the bits of its numbers raises CompileError.
+        Called like the reference, but every floating-point parameter is a float64 array.
     """
     return build_for_this_process(
         [

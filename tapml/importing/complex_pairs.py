@@ -175,6 +175,23 @@ def _unsqueeze(call: Call, pair: fx.Node, rank: int, axis: int) -> fx.Node:
     return call(_ATEN.unsqueeze.default, pair, _axis(rank + 1, axis))
 
 
+def _squeeze(call: Call, pair: fx.Node, rank: int, axes: int | list[int]) -> fx.Node:
+    given = [axes] if isinstance(axes, int) else axes
+    return call(_ATEN.squeeze.dims, pair, [_axis(rank, axis) for axis in given])
+
+
+def _flip(call: Call, pair: fx.Node, rank: int, axes: list[int]) -> fx.Node:
+    return call(_ATEN.flip.default, pair, [_axis(rank, axis) for axis in axes])
+
+
+def _repeat(call: Call, pair: fx.Node, _rank: int, times: list[Any]) -> fx.Node:
+    return call(_ATEN.repeat.default, pair, [*times, 1])
+
+
+def _index(call: Call, pair: fx.Node, rank: int, axis: int, places: fx.Node) -> fx.Node:
+    return call(_ATEN.index_select.default, pair, _axis(rank, axis), places)
+
+
 def _slice(call: Call, pair: fx.Node, rank: int, axis: int = 0, *rest: Any) -> fx.Node:
     return call(_ATEN.slice.Tensor, pair, _axis(rank, axis), *rest)
 
@@ -209,6 +226,11 @@ _MOVERS: Final[dict[Any, Callable[..., fx.Node]]] = {
     _ATEN.clone.default: _same,
     _ATEN.alias.default: _same,
     _ATEN.unsqueeze.default: _unsqueeze,
+    _ATEN.squeeze.dim: _squeeze,
+    _ATEN.squeeze.dims: _squeeze,
+    _ATEN.flip.default: _flip,
+    _ATEN.repeat.default: _repeat,
+    _ATEN.index_select.default: _index,
     _ATEN.slice.Tensor: _slice,
     _ATEN.select.int: _select,
     _ATEN.permute.default: _permute,

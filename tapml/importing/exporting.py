@@ -8,7 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from tapml.importing.branches import both_branches
 from tapml.importing.complex_pairs import real_pairs
+from tapml.importing.fixed_results import decided_results
 from tapml.importing.masked_rows import MaskedRows
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
@@ -155,7 +156,10 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 
 def _export(description: EntryDescription) -> torch.export.ExportedProgram:
     # A graph that is refused is printed there, line by line.
-    with _masks_are_taken(), _values_decide_nothing(), redirect_stderr(io.StringIO()):
+    without_values = (_masks_are_taken(), _values_decide_nothing(), decided_results())
+    with ExitStack() as stack, redirect_stderr(io.StringIO()):
+        for each in without_values:
+            stack.enter_context(each)
         program = _export_of_rows(description)
     both_branches(program.graph_module)
     return program

@@ -7,13 +7,14 @@ and logarithms changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from tapml.importing.written_terms import refuse_many
+from tapml.own_operators import register
 from tapml_targets.errors import UnsupportedOperatorError
 
 _aten: Final = torch.ops.aten
@@ -21,10 +22,12 @@ _aten: Final = torch.ops.aten
 _FORMATS: Final = {
     torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023),
 }  # fmt: skip
+_NARROW: Final = (torch.bool, torch.int8, torch.uint8, torch.int16)
 
 
 def further() -> dict[Any, Callable[..., Any]]:
     """The functions by their operation."""
+    register()
     return {
         _aten.logcumsumexp.default: _log_of_sums_so_far,
         _aten.frexp.Tensor: _parts,
@@ -36,11 +39,17 @@ def further() -> dict[Any, Callable[..., Any]]:
         _aten.median.dim: _true_middle,
         _aten.mode.default: _most_frequent,
         _aten.sort.stable: _stable_sort,
+        _aten.sort.default: _sort_of_integers,
+        _aten.topk.default: _largest_integers,
         _aten.diagonal_scatter.default: _with_diagonal,
         _aten.index_reduce.default: _index_reduce,
         _aten.put.default: _put,
         _aten.conv_tbc.default: _convolution_of_times,
         _aten.lerp.Tensor: _between,
+        _aten.as_strided.default: _by_strides,
+        _aten.as_strided_scatter.default: _with_strides,
+        _aten.gcd.default: _greatest_divisor,
+        _aten.lcm.default: _common_multiple,
     }
 
 
@@ -50,6 +59,29 @@ def _stable_sort(
     """All sorts here are stable."""
     values, places = torch.ops.aten.sort.default(operand, dim, descending)
     return values, places
+
+
+def _sort_of_integers(operand: Tensor, dim: int = -1, descending: bool = False) -> Any:
+    """What no sort has: integers of 64 bits by their lower words, then by their upper ones."""
+    if operand.dtype in _NARROW and operand.dim():
+        values, places = torch.sort(operand.to(torch.int32), dim, descending)
+        return values.to(operand.dtype), places
+    if operand.dtype != torch.int64 or operand.dim() == 0:
+        return NotImplemented
+    lower = operand.to(torch.int32) ^ torch.iinfo(torch.int32).min
+    first = torch.sort(lower, dim, descending)[1]
+    upper = (operand >> 32).to(torch.int32).gather(dim, first)
+    places = first.gather(dim, torch.sort(upper, dim, descending)[1])
+    return operand.gather(dim, places), places
+
+
+def _largest_integers(
+    operand: Tensor, count: int, dim: int = -1, largest: bool = True, _ordered: bool = True
+) -> Any:
+    if operand.dtype not in (*_NARROW, torch.int64) or operand.dim() == 0:
+        return NotImplemented
+    values, places = torch.sort(operand, dim, largest)
+    return values.narrow(dim, 0, count), places.narrow(dim, 0, count)
 
 
 def _log_of_sums_so_far(operand: Tensor, dim: int) -> Tensor:
@@ -212,3 +244,51 @@ def _between(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """``lerp``, from the nearer end on, as PyTorch computes it."""
     apart = end - start
     return torch.where(weight.abs() < 0.5, start + weight * apart, end - apart * (1 - weight))
+
+
+def _strided_places(
+    operand: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
+) -> Tensor:
+    if not operand.is_contiguous() or not all(isinstance(each, int) for each in operand.shape):
+        raise UnsupportedOperatorError(
+            "as_strided is imported of contiguous tensors of fixed extents alone. Call "
+            ".contiguous() before, or slice and transpose"
+        )
+    places = torch.full((), offset or 0, dtype=torch.int64)
+    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        ones = [1] * (len(size) - axis - 1)
+        places = places + (torch.arange(extent) * step).reshape(-1, *ones)
+    return places.expand(*size)
+
+
+def _by_strides(
+    operand: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> Tensor:
+    places = _strided_places(operand, size, stride, storage_offset)
+    return operand.reshape(-1).index_select(0, places.reshape(-1)).reshape(*size)
+
+
+def _with_strides(
+    operand: Tensor,
+    source: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> Tensor:
+    places = _strided_places(operand, size, stride, storage_offset).reshape(-1)
+    put = operand.reshape(-1).index_put((places,), source.reshape(-1))
+    return put.reshape(operand.shape)
+
+
+def _greatest_divisor(first: Tensor, second: Tensor) -> Tensor:
+    kind = torch.result_type(first, second)
+    wide = torch.int64 if kind == torch.int64 else torch.int32
+    first, second = torch.broadcast_tensors(first.to(wide).abs(), second.to(wide).abs())  # type: ignore[no-untyped-call]
+    found: Tensor = torch.ops.tapml.greatest_divisor(first.reshape(-1), second.reshape(-1))[0]
+    return found.reshape(first.shape).to(kind)
+
+
+def _common_multiple(first: Tensor, second: Tensor) -> Tensor:
+    divisor = torch.gcd(first, second)
+    divisor = torch.where(divisor == 0, torch.ones_like(divisor), divisor)
+    return (torch.div(first, divisor, rounding_mode="trunc") * second).abs()

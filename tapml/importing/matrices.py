@@ -47,8 +47,8 @@ def matrix_functions() -> dict[Any, Callable[..., Any]]:
         _aten.cholesky_inverse.default: lambda a, upper=False: _solved_by_cholesky(
             torch.eye(a.shape[-1], dtype=a.dtype).expand(a.shape), a, upper
         ),
-        _aten.linalg_solve_triangular.default: _solved_triangle,
-        _aten.linalg_qr.default: _orthogonal,
+        _aten.linalg_solve_triangular.default: solved_triangle,
+        _aten.linalg_qr.default: orthogonal,
         _aten.linalg_matrix_exp.default: _exponential,
     }  # fmt: skip
 
@@ -80,7 +80,7 @@ def _solved_with_info(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     found = _solved(matrix, right, left=left)
     odd = _is_odd(found)
-    odd = odd.any(-1) if _is_vector(matrix, right) else odd.flatten(-2).any(-1)
+    odd = odd.any(-1) if is_vector(matrix, right) else odd.flatten(-2).any(-1)
     # One matrix may have many right sides.
     while odd.dim() > matrix.dim() - 2:
         odd = odd.any(0)
@@ -95,7 +95,14 @@ def _places(matrix: Tensor) -> Tensor:
     return torch.zeros(matrix.shape[:-1], dtype=torch.int32)
 
 
-def _columns(name: str, matrix: Tensor, count: Any = None) -> int:
+def columns_of(name: str, matrix: Tensor, count: Any = None) -> int:
+    """How many columns a step of an operation each has.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        If they are not fixed, or too many, or the numbers are not real.
+    """
     count = matrix.shape[-1] if count is None else count
     if not matrix.dtype.is_floating_point:
         raise UnsupportedOperatorError(f"{name} is imported of real matrices alone")
@@ -131,7 +138,7 @@ def _eliminated(
     places
         The row of each pivot, ``[...]``.
     """
-    count = _columns(name, matrix)
+    count = columns_of(name, matrix)
     # Places of 64 bits are not compared on every platform.
     numbers = torch.arange(count, dtype=torch.int32)
     work = matrix if right is None else torch.cat([matrix, right], -1)
@@ -162,12 +169,12 @@ def _eliminated(
 
 
 def _inverse(matrix: Tensor) -> Tensor:
-    count = _columns("inv", matrix)
+    count = columns_of("inv", matrix)
     unit = torch.eye(count, dtype=matrix.dtype).expand(matrix.shape)
     return _eliminated("inv", matrix, unit)[0]
 
 
-def _is_vector(matrix: Tensor, right: Tensor) -> bool:
+def is_vector(matrix: Tensor, right: Tensor) -> bool:
     """As PyTorch tells right sides that are vectors from matrices."""
     return right.dim() == 1 or (
         matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1]
@@ -175,7 +182,7 @@ def _is_vector(matrix: Tensor, right: Tensor) -> bool:
 
 
 def _solved(matrix: Tensor, right: Tensor, *, left: bool = True) -> Tensor:
-    vector = _is_vector(matrix, right)
+    vector = is_vector(matrix, right)
     if vector:
         right = right.unsqueeze(-1)
     if not left:
@@ -213,7 +220,7 @@ def _sign_and_log(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cholesky(matrix: Tensor, upper: bool = False) -> Tensor:
-    numbers = torch.arange(_columns("cholesky", matrix))
+    numbers = torch.arange(columns_of("cholesky", matrix))
     work = matrix.mT if upper else matrix
     columns = []
     zero = torch.zeros((), dtype=matrix.dtype)
@@ -226,7 +233,7 @@ def _cholesky(matrix: Tensor, upper: bool = False) -> Tensor:
     return torch.stack(columns, -2 if upper else -1)
 
 
-def _solved_triangle(
+def solved_triangle(
     matrix: Tensor,
     right: Tensor,
     *,
@@ -234,11 +241,10 @@ def _solved_triangle(
     left: bool = True,
     unitriangular: bool = False,
 ) -> Tensor:
+    """The solution for a matrix of which only the part below or above the diagonal counts."""
     if not left:
-        return _solved_triangle(
-            matrix.mT, right.mT, upper=not upper, unitriangular=unitriangular
-        ).mT
-    count = _columns("solve_triangular", matrix)
+        return solved_triangle(matrix.mT, right.mT, upper=not upper, unitriangular=unitriangular).mT
+    count = columns_of("solve_triangular", matrix)
     numbers = torch.arange(count)
     zero = torch.zeros((), dtype=matrix.dtype)
     rows: dict[int, Tensor] = {}
@@ -257,14 +263,14 @@ def _solved_triangle(
 
 def _solved_by_cholesky(right: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     lower = factor.mT if upper else factor
-    half = _solved_triangle(lower, right, upper=False)
-    return _solved_triangle(lower.mT, half, upper=True)
+    half = solved_triangle(lower, right, upper=False)
+    return solved_triangle(lower.mT, half, upper=True)
 
 
-def _orthogonal(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+def orthogonal(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     """Householder's reflections, with LAPACK's signs."""
     height, width = matrix.shape[-2:]
-    least = _columns("qr", matrix, min(height, width) if isinstance(height, int) else height)
+    least = columns_of("qr", matrix, min(height, width) if isinstance(height, int) else height)
     if height > _MOST_ROWS:
         raise UnsupportedOperatorError(
             f"qr is imported of matrices of up to {_MOST_ROWS} rows, this one has {height}"

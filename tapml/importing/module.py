@@ -119,9 +119,11 @@ class Module:
         import torch
         from torch.utils import _pytree
 
+        from tapml.importing.fixed_results import decided_results
+
         training = self._source.training
         try:
-            with torch.no_grad():
+            with torch.no_grad(), decided_results():
                 given = self._source.eval()(*(torch.from_numpy(each.copy()) for each in arrays))
         finally:
             self._source.train(training)

@@ -307,7 +307,7 @@ def _place_among(
 ) -> Any:
     """How many of an ordered row are less than each value, or not more; all for no number."""
     if sorter is not None:
-        return NotImplemented
+        ordered = ordered.gather(-1, sorter)
     right = right if side is None else side == "right"
     rows = ordered if ordered.dim() == 1 else ordered.unsqueeze(-2)
     wide = values.unsqueeze(-1)

@@ -14,6 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from tapml.importing.exporting import EntryDescription, export_program
+from tapml.importing.fixed_results import decided_results
 from tapml.importing.flat_arguments import named_results
 from tapml.models.program_text import read_program, write_program
 from tapml.models.recorded_module import RecordedModule, recorded, to_array
@@ -124,7 +125,8 @@ def _evaluation(module: nn.Module) -> Iterator[None]:
 
 def _call(module: nn.Module, inputs: Sequence[Tensor], name: str) -> Any:
     try:
-        return module(*(each.clone() for each in inputs))
+        with decided_results():
+            return module(*(each.clone() for each in inputs))
     except Exception as error:  # the module is the user's, and raises what it wants
         reason = str(error).strip().splitlines() or [""]
         shown = ", ".join(f"{_dtype(each)} {list(each.shape)}" for each in inputs)

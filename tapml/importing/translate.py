@@ -21,7 +21,15 @@ from torch import fx
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from tapml.importing import divisions, index_put, packed_weights, promotion, reductions, shifts
+from tapml.importing import (
+    bit_views,
+    divisions,
+    index_put,
+    packed_weights,
+    promotion,
+    reductions,
+    shifts,
+)
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.never_negative import is_never_negative
 from tapml.importing.tir_patterns import OPAQUE
@@ -121,7 +129,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         self.convert_map["index.Tensor"] = self._index_from_end(self.convert_map["index.Tensor"])
         self.convert_map["slice.Tensor"] = self._slice_of_rows(self.convert_map["slice.Tensor"])
         self.convert_map["div.Tensor_mode"] = self._quotient
-        self.convert_map["view.dtype"] = self._bits
+        self.convert_map[bit_views.NAME] = bit_views.converter(self)
         self.convert_map[index_put.NAME] = index_put.converter(
             self, self.convert_map[index_put.NAME], self._from_start
         )
@@ -230,28 +238,6 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         if mode is None or "int" in kind:
             return quotient
         return self.block_builder.emit(relax.op.trunc(quotient))
-
-    def _bits(self, node: fx.Node) -> Any:
-        """The bits of numbers as numbers of another dtype, of as many bits."""
-        operand, _ = self.retrieve_args(node)
-        given = str(operand.ty.dtype)
-        wanted = str(node.meta["val"].dtype).removeprefix("torch.")
-        if given == wanted:
-            return operand
-        sizes = [torch.empty((), dtype=getattr(torch, each)).itemsize for each in (given, wanted)]
-        if sizes[0] != sizes[1] or "bool" in (given, wanted):
-            raise ValueError(
-                f"a view of {given} as {wanted} is not imported, only of numbers of one size: "
-                "convert with .to(), or view it so before the model"
-            )
-
-        def bits(tensor: Any) -> Any:
-            def read(*place: Any) -> Any:
-                return tvm.tirx.reinterpret(wanted, tensor(*place))
-
-            return tvm.te.compute(tensor.shape, read, "bits")
-
-        return self.block_builder.emit_te(bits, operand)
 
     def _as_dtype(self, value: Any, dtype: str) -> Any:
         if not isinstance(value, relax.Expr):

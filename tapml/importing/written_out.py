@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing import fourier, other_forms, resampling
+from tapml.importing.factorizations import factorizations
 from tapml.importing.further_forms import further
 from tapml.importing.matrices import matrix_functions
 from tapml.importing.special_functions import special_functions
@@ -82,6 +83,7 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
     given: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
     ours = {operation: decomposition_table[operation] for operation in known} | own
     ours |= other_forms.own() | further() | special_functions() | matrix_functions()
+    ours |= factorizations()
     return given | resampling.kept(given), ours
 
 

@@ -49,8 +49,12 @@ kernel in that arithmetic.
 """
 
 
-def expect(case: Case, twin: Twin, perturbations: Perturbations, repeats: int) -> Expectation:
+def expect(
+    case: Case, twin: Twin, perturbations: Perturbations, repeats: int, narrowest: str = ""
+) -> Expectation:
     """Run the twin once on the exact inputs and `repeats` times on perturbed ones.
+
+    `narrowest` is the least precise dtype on the way, where the operator's function does not tell.
 
     Raises
     ------
@@ -60,7 +64,7 @@ def expect(case: Case, twin: Twin, perturbations: Perturbations, repeats: int) -
     operator = case.operator
     check_counts(case)
     traits = traits_of(operator)
-    moving = perturbed_dtypes(operator, traits)
+    moving = perturbed_dtypes(operator, traits, narrowest)
     exact, perturbed = exact_and_perturbed(case, twin, perturbations, repeats, moving)
     spreads = [
         Spread(values, lost=lost)

@@ -193,17 +193,21 @@ def is_exact(output: OutputTraits) -> bool:
     return output.operator_class == "exact" or (is_discrete and not output.arithmetic)
 
 
-def perturbed_dtypes(operator: Operator, traits: Sequence[OutputTraits]) -> list[str | None]:
+def perturbed_dtypes(
+    operator: Operator, traits: Sequence[OutputTraits], narrowest: str = ""
+) -> list[str | None]:
     """The dtype in whose ulp each parameter read is perturbed; empty if it is not.
 
     An input that is exact in the arithmetic that reads it (a float16 weight of a float32 sum) is
-    perturbed by that arithmetic's ulp, because nothing on the way loses more.
+    perturbed by that arithmetic's ulp, because nothing on the way loses more. So is one that is
+    rounded to that arithmetic, such as a float32 that is computed with as a float16. Where the
+    arithmetic is unknown, `narrowest` may bound it.
     """
     if all(is_exact(output) for output in traits):
         return []
     arithmetic = min((t.arithmetic for t in traits if t.arithmetic), key=_bits, default="")
     moving = [
-        max(parameter.dtype, arithmetic or parameter.dtype, key=_bits)
+        arithmetic or min(parameter.dtype, narrowest or parameter.dtype, key=_bits)
         if is_float(parameter)
         else None
         for parameter in operator.read

@@ -16,11 +16,13 @@ from tapml.oracles.twin_runs import Case, Perturbations
 from tapml.plan.graph_plan import Entry, Operator, OutputKind
 from tapml.verdicts.expectation import Expectation
 from tapml.verdicts.judge import judge
+from tapml.verdicts.operator_class import traits_of
 from tapml.verdicts.policy import Policy
 from tapml.verdicts.verdict import Cause, Verdict, not_run
 from tapml_rpc.client import Session
 from tapml_targets.dtype import dtype
 from tapml_targets.errors import CompileError, InputError
+from tapml_targets.float_formats import float_format
 from tapml_targets.library import Library, Parameter
 
 Array = npt.NDArray[Any]
@@ -86,7 +88,13 @@ class ModuleCall:
         """The expected outputs."""
         arrays, policy = list(self._arrays), self._policy
         case = Case(self.operator, arrays, self._reference, {}, [None] * len(arrays))
-        return expect(case, _twin(self._module), Perturbations(policy.seed), policy.repeats)
+        return expect(
+            case,
+            _twin(self._module),
+            Perturbations(policy.seed),
+            policy.repeats,
+            _narrowest(self._module),
+        )
 
 
 def _as_operator(module: Module) -> Operator:
@@ -107,6 +115,18 @@ def _as_operator(module: Module) -> Operator:
         script="",
         output_kinds=tuple(_kind(module, name) for name in graph.outputs),
     )
+
+
+def _narrowest(module: Module) -> str:
+    """The least precise dtype that the module's operators compute in; empty if they do not tell."""
+    operators = {call.operator for call in module.graph.calls}
+    found = (
+        traits.arithmetic
+        for name in operators
+        for traits in traits_of(module.plan.operators[name])
+        if traits.arithmetic
+    )
+    return min(found, key=lambda each: float_format(each).mantissa_bits, default="")
 
 
 def _kind(module: Module, output: str) -> OutputKind:

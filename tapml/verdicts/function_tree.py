@@ -158,6 +158,16 @@ class FunctionTree:
             if self.kind(index) == "prim.Cast"
         )
 
+    def passed_dtypes(self, value: int) -> set[str]:
+        """Dtypes that numbers inside `value` are rounded to, and then cast to wider ones."""
+        casts = [index for index in self._within(value) if self.kind(index) == "prim.Cast"]
+        given = {index: self._data(index)["value"] for index in casts}
+        return {
+            self._dtype(index)
+            for index in set(casts) & set(given.values())
+            if self._rounds(self._dtype(given[index]), self._dtype(index))
+        }
+
     def factors(self, store: Store) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
         """The tensors on both sides of each product in what `store` stores."""
         for index in self._within(store.value):

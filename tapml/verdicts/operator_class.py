@@ -63,7 +63,7 @@ CLASSES: Final[tuple[OperatorClass, ...]] = get_args(OperatorClass)
 _ROUNDED_CALLS: Final = frozenset({"sqrt", "rsqrt"})
 _EXACT_CALLS: Final = frozenset(
     {"fabs", "abs", "floor", "ceil", "trunc", "round", "nearbyint", "isnan", "isinf", "isfinite"}
-    | {"if_then_else", "likely", "copysign", "max", "min", "fmax", "fmin"}
+    | {"if_then_else", "likely", "copysign", "max", "min", "fmax", "fmin", "reinterpret"}
 )
 _TRANSCENDENTAL_CALLS: Final = frozenset(
     {"exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "pow", "erf", "sigmoid"}
@@ -268,7 +268,7 @@ def _narrowest(tree: FunctionTree, stores: Sequence[Store], output: int) -> str:
     found: set[str] = set()
     for store in stores:
         computed = tree.float_dtypes(store.value, _ARITHMETIC | {"ir.Call"})
-        found |= computed
+        found |= computed | tree.passed_dtypes(store.value)
         kept = tree.buffer_dtype(store.buffer)
         if store.buffer != output and not _is_exact(tree, store) and lookup(kept).is_float:
             found.add(kept)

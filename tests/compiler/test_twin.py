@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tvm import relax, te, tirx
 
 from tapml.compiler.twin import compile_twins
-from tapml_targets.errors import CompileError
-from tests.compiler.operators import from_relax, matmul_transposed, operator, scale, softmax
+from tests.compiler.operators import from_relax, matmul_transposed, operator, scale
 
 
 def test_a_product_is_computed_in_double_precision() -> None:
@@ -71,10 +72,17 @@ def test_a_minimum_of_its_type_stays_below_everything() -> None:
     np.testing.assert_array_equal(result, [-1e30, -1e30])
 
 
-def test_a_function_on_bit_patterns_has_no_twin() -> None:
-    given = te.placeholder((4,), "float32", name="given")
-    bits = te.compute((4,), lambda i: tirx.reinterpret("int32", given[i]), "bits")
-    twins = compile_twins([operator("bits", te.create_prim_func([given, bits])), softmax()])
-    with pytest.raises(CompileError, match="reinterprets the bits"):
-        twins["bits"]
-    assert "softmax" in twins
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bits_are_those_of_the_operators_own_dtype(dtype: str) -> None:
+    whole = dtype.replace("float", "int")
+    given = te.placeholder((4,), dtype, name="given")
+
+    def following(i: Any) -> Any:
+        bits = tirx.reinterpret(whole, given[i] * tirx.const(3, dtype))
+        return tirx.reinterpret(dtype, bits + tirx.const(1, whole))
+
+    of = operator("bits", te.create_prim_func([given, te.compute((4,), following, "next")]))
+    values, result = np.array([0.1, -1.5, 3e3, 1.0], dtype), np.zeros(4)
+    compile_twins([of])["bits"](values.astype("f8"), result)
+    product = (values.astype("f8") * 3).astype(dtype)
+    np.testing.assert_array_equal(result, (product.view(whole) + 1).view(dtype))

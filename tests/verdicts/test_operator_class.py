@@ -174,3 +174,12 @@ def test_the_terms_of_a_dynamic_length_follow_the_test(plan: GraphPlan) -> None:
     operator = plan.operators["fused_matmul_transposed_add"]
     inputs = [np.zeros(shape, np.float32) for shape in ((7, 344), (128, 344), (7, 128))]
     assert terms_of(traits_of(operator), operator, inputs, {}) == 344
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_a_number_rounded_on_the_way_bounds_the_precision(narrow: str) -> None:
+    of = one(lambda x: op.multiply(op.astype(op.astype(x, narrow), F32), relax.const(2.0, F32)))
+    (traits,) = traits_of(of)
+    assert (traits.operator_class, traits.arithmetic) == ("elementwise", narrow)
+    (rounded,) = traits_of(one(lambda x: op.astype(op.exp(x), narrow)))
+    assert rounded.arithmetic == F32

@@ -18,6 +18,7 @@ from tapml_targets.codegen.booleans import with_logical_operators
 from tapml_targets.codegen.reducers import register_infinite_extremes
 from tapml_targets.codegen.remainders import without_multiples
 from tapml_targets.codegen.rounded_casts import with_rounded_casts
+from tapml_targets.codegen.small_integers import with_wrapped_integers
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.store_guards import keep_store_guards
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
@@ -83,6 +84,7 @@ def load_function(source: OperatorSource) -> Any:
             f"operator {source.name!r}: expected a PrimFunc, got {type(function).__name__}"
         )
     function = with_rounded_casts(with_logical_operators(function))
+    function = with_wrapped_integers(function)
     return function.with_attr("global_symbol", source.identifier)
 
 

@@ -8,6 +8,8 @@
 - Other curves: :mod:`.curves`.
 - ``x != x`` asks whether x is a NaN; a compiler may take it that there are none, and some do: the
   bits are asked instead.
+- Integers of 16 bits, which the bits of a half are, may be no type of the language: they are the
+  lower half of a word.
 - An infinity or a NaN cannot be written down; as a bit pattern it would be an error as well, if the
   compiler could see that it is constant.
 """
@@ -30,6 +32,7 @@ _WAVES: Final = frozenset({"sin", "cos"})
 _C_NAMES: Final = frozenset({"powf", "sinf", "cosf", *(f"{name}f" for name in CURVES)})
 _PATTERNS: Final = ("tapml_infinity", "tapml_nan")
 _KINDS: Final = {"float32": "f32", "float16": "f16"}
+_HALF_WORDS: Final = ("int16", "uint16")
 
 
 def spell_out(function: Any, texts: Mapping[str, str]) -> tuple[Any, str]:
@@ -65,9 +68,22 @@ def spell_out(function: Any, texts: Mapping[str, str]) -> tuple[Any, str]:
         functions["tapml_isnan"] = texts["tapml_isnan"]
         return tirx.call_pure_extern("bool", "tapml_isnan", _single(value))
 
+    def bits_of_halves(node: Any) -> Any:
+        (value,), kind = node.args, str(node.ty)
+        if str(value.ty) == "float16" and kind in _HALF_WORDS:
+            functions["tapml_half_bits"] = texts["tapml_half_bits"]
+            return tirx.Cast(kind, tirx.call_pure_extern("uint32", "tapml_half_bits", value))
+        if kind == "float16" and str(value.ty) in _HALF_WORDS:
+            functions["tapml_half_of"] = texts["tapml_half_of"]
+            word = tirx.Cast("uint32", value)
+            return tirx.call_pure_extern("float16", "tapml_half_of", word)
+        return node
+
     def call(node: Any) -> Any:
         if call_name(node) == "isnan":
             return is_nan(node.args[0])
+        if call_name(node) == "reinterpret":
+            return bits_of_halves(node)
         kind = _KINDS.get(str(node.ty))
         name = _called(node)
         if kind is not None and name in _WAVES:

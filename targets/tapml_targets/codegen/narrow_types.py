@@ -78,13 +78,8 @@ def narrow_types(
     CompileError
         If a tensor's elements are of a type that the language cannot compute at all.
     """
+    elements = check_elements(function, native, language)
     pointers = [p for p in function.params if isinstance(p.ty, PointerType)]
-    elements = {str(p.name): str(p.ty.element_type) for p in pointers}
-    for name, element in elements.items():
-        if element not in native and element not in WORDS:
-            raise CompileError(
-                f"{name!r} has elements of type {element}, which {language} cannot compute"
-            )
     words = {kind: word for kind, word in WORDS.items() if kind not in native}
     rewrite = _Rewrite(pointers, words, language)
     body = rewrite.statement(function.body)
@@ -92,6 +87,24 @@ def narrow_types(
         params = [rewrite.pointers.get(p, p) for p in function.params]
         function = tirx.PrimFunc(params, body, function.ret_type, attrs=function.attrs)
     return function, {name: e for name, e in elements.items() if e in words}
+
+
+def check_elements(function: Any, native: frozenset[str], language: str) -> dict[str, str]:
+    """What the elements of a device function's tensors are, by the name of the pointer.
+
+    Raises
+    ------
+    CompileError
+        If the language has neither them nor words for them.
+    """
+    pointers = [p for p in function.params if isinstance(p.ty, PointerType)]
+    elements = {str(p.name): str(p.ty.element_type) for p in pointers}
+    for name, element in elements.items():
+        if element not in native and element not in WORDS:
+            raise CompileError(
+                f"{name!r} has elements of type {element}, which {language} cannot compute"
+            )
+    return elements
 
 
 class _Rewrite:
@@ -241,6 +254,9 @@ class _Rewrite:
 
     def _cast(self, node: Any, base: str, lanes: str, *, narrow: bool) -> Any:
         value = self._part(node.value, narrow=narrow or str(node.value.ty) != "int64")
+        if base in _BITS and base.startswith("uint") and str(node.value.ty).startswith("float"):
+            # Of numbers below 0 processors keep the lower bits, shading languages may give 0.
+            value = tirx.Cast("int32" + ("x" + lanes if lanes else ""), value)
         target = base if base == "int64" and not narrow else self._words.get(base, base)
         if base == "bool":
             target = base
@@ -283,6 +299,8 @@ class _Rewrite:
         if call_name(node) == "if_then_else":
             condition, *branches = node.args
             return tirx.if_then_else(self._value(condition), *map(part, branches))
+        if call_name(node) == "reinterpret" and base in _BITS and str(node.args[0].ty) in _BITS:
+            return _wrapped(tirx.Cast(self._words[base], self._value(node.args[0])), base)
         if base in _BITS:
             raise CompileError(
                 f"{self._language} has no {base} to compute `{str(node)[:120]}` with"

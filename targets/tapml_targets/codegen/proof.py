@@ -15,7 +15,8 @@ doubles. So a count of predicates is as large as there are elements.
 
 What is read from a tensor of 64-bit integers can be anything. As an index, or cut to 32 bits, its
 low word is all that counts. Clamped between or compared with 32-bit values, it is read saturated,
-which gives what the true value would have given. Anything else is refused.
+which gives what the true value would have given. Anything else is refused here, and left to
+:mod:`.wide_integers`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""Casts to bfloat16 that round where they stand.
+"""Casts to bfloat16 that round where they stand, and the bits of such numbers.
 
 TVM computes bfloat16 in float32 and rounds where it stores, so that a cast there and back inside
-one kernel would be no cast at all.
+one kernel would be no cast at all, and the bits would be those of a float32.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import tvm
 import tvm_ffi
 from tvm import tirx
+
+from tapml_targets.codegen.expression import call_name
 
 _NARROW: Final = "bfloat16"
 # Every value of these is one of bfloat16.
@@ -21,7 +24,21 @@ def with_rounded_casts(function: Any) -> Any:
 
     As TVM rounds where it stores: NaN stays NaN in its usual form, a quiet one.
     """
-    return tvm_ffi.structural_map(function, [(tirx.Cast, _rounded)])
+    return tvm_ffi.structural_map(function, [(tirx.Cast, _rounded), (tvm.ir.Call, _read)])
+
+
+def _read(call: Any) -> Any:
+    """The upper half of a float32 where bits of bfloat16 are read or made."""
+    if call_name(call) != "reinterpret":
+        return call
+    (value,), kind = call.args, str(call.ty.dtype)
+    if str(value.ty.dtype) == _NARROW:
+        bits = tirx.reinterpret("uint32", tirx.Cast("float32", value)) >> _word(16)
+        return tirx.Cast(kind, bits)
+    if kind == _NARROW:
+        bits = tirx.Cast("uint32", value) << _word(16)
+        return tirx.Cast(_NARROW, tirx.reinterpret("float32", bits))
+    return call
 
 
 def _rounded(cast: Any) -> Any:

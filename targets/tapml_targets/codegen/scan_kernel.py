@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 from tapml_targets.codegen.handwritten import WrittenKernel
 
-# Halves are added up in float32. A device has the types of 64 bits, or not.
+# Halves are added up in float32. Integers of 64 bits are pairs where a device has none.
 TOTALS: Final = {
     "float32": "float32",
     "float16": "float32",
@@ -19,7 +19,7 @@ TOTALS: Final = {
     "int64": "int64",
     "float64": "float64",
 }
-WIDE: Final = frozenset({"int64", "float64"})
+WIDE: Final = "float64"
 
 
 def scan_rows(

@@ -63,7 +63,7 @@ def scan_library(
     if scan is None:
         return None
     given, scanned = source.parameters
-    known = [each for each in TOTALS if each not in WIDE or each in limits.features]
+    known = [each for each in TOTALS if each != WIDE or each in limits.features]
     if given.dtype != scanned.dtype or given.dtype not in known:
         raise CompileError(
             f"a running {scan.what} of {given.dtype} in {scanned.dtype} is not among those that "

@@ -102,6 +102,7 @@ class ValueProof:
             self.prove(true_value, exact=exact)
             self.prove(false_value, exact=exact)
         elif kind == "Call":
+            _refuse_bits(node)
             # What is moved is moved by its place: an index.
             exact = not is_move(node)
             for argument in node.args:
@@ -210,6 +211,14 @@ def _refuse_element(name: str) -> None:
         "needs its true value: this target has 32 bits; give the model 32-bit integers, or keep "
         "the operator on the source"
     )
+
+
+def _refuse_bits(call: Any) -> None:
+    if call_name(call) == "reinterpret" and _WIDE in (str(call.ty), str(call.args[0].ty)):
+        raise CompileError(
+            f"`{str(call)[:120]}` needs all 64 bits, and this target has 32: keep the operator on "
+            "the source"
+        )
 
 
 def _is_mask(node: Any) -> bool:

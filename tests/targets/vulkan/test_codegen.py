@@ -74,12 +74,44 @@ def test_small_elements_are_stored_as_the_device_can(
 def test_64_bits_are_used_where_32_are_not_proven_to_do(driver: Driver) -> None:
     of = of_elements(lambda x: x * tirx.const(3, "int64") + tirx.const(BIG, "int64"), "int64")
     given = np.array([[0, -1, 5, BIG, -BIG, 1 << 60]], np.int64)
-    if "int64" not in driver.description.limits.features:
-        with pytest.raises(CompileError, match="this target has 32 bits"):
-            compiled(of, driver.description.limits.features)
-        return
     assert features_of(compiled(of, EVERYTHING)) == {"int64"}
     np.testing.assert_array_equal(apply(driver, of, given, "int64"), given * 3 + BIG)
+
+
+def test_64_bits_are_two_words_on_a_device_without_them(driver: Driver) -> None:
+    def changed(x: Any) -> Any:
+        seven = tirx.const(7, "int64")
+        quotients = tirx.floordiv(x, -seven) ^ tirx.truncmod(x, seven)
+        parts = tirx.Select(x < x * x, x >> tirx.const(33, "int64"), x << seven)
+        return quotients + parts + x.astype("float32").astype("int64")
+
+    given = np.array([[0, -1, 5, BIG + 12345, -BIG - 7, (1 << 60) + 1]], np.int64)
+    library = compiled(of_elements(changed, "int64"), frozenset())
+    assert features_of(library) == set()
+    _, found = run(driver, library, "elements", [given, np.zeros_like(given)])
+    parts = np.where(given < given * given, given >> 33, given << 7)
+    expected = ((given // -7) ^ np.fmod(given, 7)) + parts
+    np.testing.assert_array_equal(found, expected + given.astype(np.float32).astype(np.int64))
+
+
+def test_a_byte_of_a_number_below_zero_has_its_lower_bits(driver: Driver) -> None:
+    of = of_elements(lambda x: x.astype("uint8"), "float32")
+    given = np.array([[-1.0, -100.5, 3.7, 255.0, 0.0, 77.0]], np.float32)
+    expected = given.astype(np.int32).astype(np.uint8)
+    np.testing.assert_array_equal(apply(driver, of, given, "uint8"), expected)
+
+
+def test_a_number_of_half_precision_that_no_variable_holds_is_asked_for(driver: Driver) -> None:
+    def halved(x: Any) -> Any:
+        return (x.astype("float16") * tirx.const(2, "float16")).astype("float32")
+
+    of = of_elements(halved, "float32")
+    assert features_of(compiled(of, EVERYTHING)) == {"float16"}
+    if "float16" in driver.description.limits.features:
+        given = np.array([[0.1, -1.5, 3e4, 7e4, 1e-7, 0]], np.float32)
+        with np.errstate(over="ignore"):
+            expected = (given.astype(np.float16) * np.float16(2)).astype(np.float32)
+        np.testing.assert_array_equal(apply(driver, of, given, "float32"), expected)
 
 
 def test_32_bits_are_used_where_they_are_proven_to_do(driver: Driver) -> None:

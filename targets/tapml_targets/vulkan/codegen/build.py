@@ -8,13 +8,13 @@ from typing import Any, Final
 from msgspec import structs
 
 from tapml_targets.codegen import lowering
-from tapml_targets.codegen.copies import spell_moves
 from tapml_targets.codegen.mathematics import spell_out
 from tapml_targets.codegen.narrow_types import narrow_types
-from tapml_targets.codegen.proof import prove_narrow
 from tapml_targets.codegen.shaders import Shader, ShaderLanguage, buffers_first, generate_shaders
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.symbol_bounds import LaunchRange
+from tapml_targets.codegen.wide_integers import PAIR, with_narrow_integers
+from tapml_targets.codegen.wide_texts import GLSL
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Launch, Library, ScalarArgument
 from tapml_targets.target import Target
@@ -23,7 +23,7 @@ from tapml_targets.vulkan.codegen.mathematics import TEXTS
 
 DIALECT: Final = "glsl"
 
-_NATIVE: Final = frozenset({"float16", "float32", "float64", "int32", "uint32"})
+_NATIVE: Final = frozenset({"float16", "float32", "float64", "int32", "uint32", PAIR})
 _WIDE: Final = _NATIVE | {"int64", "uint64"}
 # Push constants that every device takes.
 _PUSHED_BYTES: Final = 128
@@ -34,15 +34,15 @@ def generate(source: OperatorSource, target: Target) -> Library:
     """Compile one operator; :func:`~tapml_targets.codegen.shaders.generate_shaders` says how.
 
     64-bit integers become 32-bit ones where that is proven to change nothing. Where it is not, a
-    device with the feature ``int64`` computes in 64 bits. Threads pass on the parts of a sum by
-    shuffles where the device has subgroups of one width that a launch can require, and TVM reduces
-    so: over at most that many threads, or over a block of at most the square of that.
+    device with the feature ``int64`` computes in 64 bits, another one in pairs of words. Threads
+    pass on the parts of a sum by shuffles where the device has subgroups of one width that a launch
+    can require, and TVM reduces so: over at most that many threads, or over a block of at most the
+    square of that.
 
     Raises
     ------
     CompileError
-        Also if a value of the operator needs more than 32 bits that the device has not, or a part
-        of it has no counterpart in GLSL.
+        Also if a part of it has no counterpart in GLSL.
     """
     # dlight's own product with a vector for Vulkan gives a block eight rows, where TVM drops the
     # condition of the store behind the reduction (:mod:`tapml_targets.codegen.store_guards`).
@@ -71,20 +71,20 @@ def _written(
 ) -> Shader:
     del lowered
     try:
-        moved, moves = spell_moves(function)
-        modes = prove_narrow(moved, ranges)
-    except (CompileError, RuntimeError):
-        # TVM makes a RuntimeError of what is raised while it walks a function.
+        own = None if "int64" in features else GLSL
+        function, moves, modes, text = with_narrow_integers(function, ranges, own)
+    except CompileError:
         if "int64" not in features:
             raise
-        return _shader(launch, function, features, wide=True)
-    return _shader(launch, moved, features, wide=False, modes=modes, moves=moves)
+        return _shader(launch, function, features, "", wide=True)
+    return _shader(launch, function, features, text, wide=False, modes=modes, moves=moves)
 
 
 def _shader(
-    launch: Launch, function: Any, features: frozenset[str], *, wide: bool, **narrow: Any
+    launch: Launch, function: Any, features: frozenset[str], text: str, *, wide: bool, **narrow: Any
 ) -> Shader:
     function, spelt = spell_out(function, TEXTS)
+    spelt = "\n".join(each for each in (text, spelt) if each)
     function, elements = narrow_types(function, _WIDE if wide else _NATIVE, "GLSL")
     number_type = partial(_scalar, wide=wide)
     scalars = [

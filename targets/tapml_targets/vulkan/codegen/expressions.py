@@ -10,7 +10,7 @@ import tvm
 from tapml_targets.codegen.expression import call_name
 from tapml_targets.errors import CompileError
 from tapml_targets.vulkan.codegen.mathematics import TEXTS
-from tapml_targets.vulkan.codegen.names import TYPES, Names, integer, number
+from tapml_targets.vulkan.codegen.names import FEATURES, TYPES, Names, integer, number
 
 _OPERATORS: Final = {
     "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "LShift": "<<", "RShift": ">>",
@@ -43,6 +43,12 @@ _REINTERPRETED: Final = {
     ("uint", "float"): "uintBitsToFloat",
     ("int", "uint"): "uint",
     ("uint", "int"): "int",
+    ("double", "int64_t"): "doubleBitsToInt64",
+    ("double", "uint64_t"): "doubleBitsToUint64",
+    ("int64_t", "double"): "int64BitsToDouble",
+    ("uint64_t", "double"): "uint64BitsToDouble",
+    ("int64_t", "uint64_t"): "uint64_t",
+    ("uint64_t", "int64_t"): "int64_t",
 }
 
 _EXCHANGES: Final = {
@@ -107,7 +113,11 @@ class Expressions:
             raise CompileError(
                 f"GLSL kernels do not compute with {kind}; keep the operator on the source"
             )
-        return self._types[kind]
+        found = self._types[kind]
+        # Also a number that no variable holds needs what the device must have for it.
+        if kind in FEATURES and found == TYPES[kind] and kind != "bool":
+            self.features.add(FEATURES[kind])
+        return found
 
     def name(self, variable: Any, text: str) -> None:
         """Note how a variable is printed."""
@@ -232,7 +242,10 @@ class Expressions:
     def _function(self, name: str, arguments: list[Any], kind: str) -> str:
         texts = [self.text(each) for each in arguments if isinstance(each, tvm.ir.Expr)]
         if name.startswith(("tapml_", "move_")):
-            # Spelt out beforehand: its text is there.
+            # Spelt out beforehand: its text is there, and may ask for what the device must have.
+            for each in (kind, *(str(argument.ty) for argument in arguments)):
+                if each in FEATURES and each in TYPES:
+                    self.type_of(each)
             return f"{name}({', '.join(texts)})"
         plain = name if name in _FUNCTIONS else name.removesuffix("f")
         if plain == "popcount":

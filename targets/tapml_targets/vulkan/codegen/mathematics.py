@@ -59,6 +59,10 @@ _FACTORS: Final = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}
 TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
+    "tapml_half_bits": "uint tapml_half_bits(float16_t x) {"
+    " return packFloat2x16(f16vec2(x, float16_t(0.0))); }",
+    "tapml_half_of": "float16_t tapml_half_of(uint bits) {"
+    " return unpackFloat2x16(bits & 0xffffu).x; }",
     **curve_texts(
         ("float {name}(float x)", "float {name}(float x, float y)"),
         {

@@ -17,6 +17,7 @@ TYPES: Final = {
     "float16": "float16_t",
     "float32": "float",
     "float64": "double",
+    "uint32x2": "uvec2",
 }
 STORED: Final = {
     **TYPES,

@@ -217,8 +217,6 @@ class _Printer:
                     tensor.written = True
 
     def _type(self, kind: str) -> str:
-        if kind in FEATURES and not (kind == "int64" and not self._kernel.wide) and kind != "bool":
-            self._features.add(FEATURES[kind])
         return self._expressions.type_of(kind)
 
     def _line(self, text: str) -> None:

@@ -9,15 +9,15 @@ from msgspec import structs
 
 from tapml_targets.codegen import lowering
 from tapml_targets.codegen.constants import with_exact_constants
-from tapml_targets.codegen.copies import spell_moves
 from tapml_targets.codegen.lanes import within_subgroups
 from tapml_targets.codegen.mathematics import spell_out
-from tapml_targets.codegen.narrow_types import narrow_types
-from tapml_targets.codegen.proof import prove_narrow
+from tapml_targets.codegen.narrow_types import check_elements, narrow_types
 from tapml_targets.codegen.shaders import Shader, ShaderLanguage, generate_shaders
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.symbol_bounds import LaunchRange
 from tapml_targets.codegen.tvm_errors import as_runtime_errors
+from tapml_targets.codegen.wide_integers import PAIR, with_narrow_integers
+from tapml_targets.codegen.wide_texts import WGSL
 from tapml_targets.errors import CompileError
 from tapml_targets.library import Launch, Library, ScalarArgument
 from tapml_targets.target import Target
@@ -33,7 +33,7 @@ from tapml_targets.webgpu.codegen.text import (
 DIALECT: Final = "wgsl"
 
 _TVM_WIDTH: Final = 32
-_NATIVE: Final = frozenset({"float16", "float32", "int32", "uint32"})
+_NATIVE: Final = frozenset({"float16", "float32", "int32", "uint32", PAIR})
 _NARROWED: Final = {"int64": "int32", "int32": "int32", "uint32": "uint32", "float32": "float32"}
 
 
@@ -43,8 +43,7 @@ def generate(source: OperatorSource, target: Target) -> Library:
     Raises
     ------
     CompileError
-        Also if a value of the operator needs more than 32 bits, or its elements are of a type that
-        WGSL cannot compute.
+        Also if its elements are of a type that WGSL cannot compute.
     """
     return generate_shaders(source, target, _LANGUAGE)
 
@@ -53,8 +52,8 @@ def _written(
     launch: Launch, function: Any, ranges: LaunchRange, lowered: lowering.Lowered
 ) -> Shader:
     name = launch.kernel
-    function, moves = spell_moves(function)
-    modes = prove_narrow(function, ranges)
+    check_elements(function, _NATIVE, "WGSL")
+    function, moves, modes, wide = with_narrow_integers(function, ranges, WGSL)
     function, spelt = spell_out(function, TEXTS)
     function, elements = narrow_types(function, _NATIVE, "WGSL")
     device = tvm.IRModule({name: function})
@@ -65,7 +64,7 @@ def _written(
     text = without_short_circuits(text)
     text = within_subgroups(text, "subgroupShuffle", f"{_TVM_WIDTH - 1}u")
     text = store_in_words(text, elements, modes, moves)
-    text = f"{spelt}\n{text}" if spelt else text
+    text = "\n".join(each for each in (wide, spelt, text) if each)
     check_scalars(name, text, len(ranges.scalars))
     return Shader(name, text, features_of(text), _narrowed)
 

@@ -59,6 +59,10 @@ _FACTORS: Final = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}
 TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
+    "tapml_half_bits": "fn tapml_half_bits(x : f16) -> u32 {"
+    " return pack2x16float(vec2<f32>(f32(x), 0.0)); }",
+    "tapml_half_of": "fn tapml_half_of(bits : u32) -> f16 {"
+    " return f16(unpack2x16float(bits & 0xffffu).x); }",
     **curve_texts(
         ("fn {name}(x : f32) -> f32", "fn {name}(x : f32, y : f32) -> f32"),
         {"let": "let", "yes": "let", "choose": "select", "bits": "bitcast<u32>", "real": "f32"},

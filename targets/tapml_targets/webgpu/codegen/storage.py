@@ -49,6 +49,8 @@ def store_in_words(
     CompileError
         If the text is not written as this tapml knows it.
     """
+    elements, modes = ({_printed(n): e for n, e in each.items()} for each in (elements, modes))
+    moves = {name: (_printed(to), _printed(of)) for name, (to, of) in moves.items()}
     functions: list[str] = []
     for name, element in elements.items():
         pattern = re.compile(rf"var<storage, (read(?:_write)?)> {re.escape(name)} : array<\w+>;")
@@ -70,6 +72,11 @@ def store_in_words(
             functions.append(write_function(name, element))
     copies = (_move_function(each, *pointers) for each, pointers in moves.items())
     return "\n".join([*functions, *copies, text])
+
+
+def _printed(name: str) -> str:
+    """TVM names what a reduction keeps beside its value `NAME.v0`, and prints what WGSL takes."""
+    return re.sub(r"\W", "_", name)
 
 
 def _called(text: str, name: str) -> str:

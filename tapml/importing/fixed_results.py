@@ -1,0 +1,155 @@
+"""Functions that leave their result open, in a form that decides it; the recorded program has it.
+
+- A plan's tensors have extents that its inputs' extents tell. ``torch.bincount`` counts up to its
+  ``minlength`` so: larger numbers, for which PyTorch's result is longer, are not counted.
+  ``torch.linalg.lstsq`` takes its matrix to have full rank.
+- ``torch.cov`` and ``torch.corrcoef`` do not look at numbers.
+- An eigenvector or a singular vector is one as well with the other sign, and no two libraries take
+  the same. Here the sum of its elements, each divided by its place from 1 on, is not below zero. Of
+  singular vectors that is the right one, and ``full_matrices`` adds those of a QR decomposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from tapml.importing.factorizations import least_squares
+from tapml.importing.written_terms import refuse_many
+from tapml_targets.errors import UnsupportedOperatorError
+
+_svd: Final = torch.linalg.svd
+_eigh: Final = torch.linalg.eigh
+
+
+class _Solution(NamedTuple):
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+class _Eigen(NamedTuple):
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class _Singular(NamedTuple):
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class _SingularOfOld(NamedTuple):
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+@contextmanager
+def decided_results() -> Iterator[None]:
+    """These functions in place of PyTorch's."""
+    with ExitStack() as stack:
+        for owner, name, function in (
+            (torch, "bincount", _counts),
+            (torch.Tensor, "bincount", _counts),
+            (torch, "cov", _covariance),
+            (torch.Tensor, "cov", _covariance),
+            (torch, "corrcoef", _correlation),
+            (torch.Tensor, "corrcoef", _correlation),
+            (torch.linalg, "lstsq", _solved),
+            (torch.linalg, "eigh", _eigen),
+            (torch.linalg, "svd", _singular),
+            (torch, "svd", _singular_of_old),
+            (torch.Tensor, "svd", _singular_of_old),
+        ):
+            stack.enter_context(patch.object(owner, name, function))
+        yield
+
+
+def _signs(vectors: Tensor) -> Tensor:
+    """Of the columns, ``[..., 1, columns]``."""
+    places = torch.arange(1, vectors.shape[-2] + 1, dtype=vectors.dtype).unsqueeze(-1)
+    total = (vectors / places).sum(-2, keepdim=True)
+    return torch.where(total < 0, -1.0, 1.0).to(vectors.dtype)
+
+
+def _eigen(A: Tensor, UPLO: str = "L", **_: Any) -> _Eigen:
+    values, vectors = _eigh(A, UPLO)
+    return _Eigen(values, vectors * _signs(vectors))
+
+
+def _singular(A: Tensor, full_matrices: bool = True, **_: Any) -> _Singular:
+    left, sizes, right = _svd(A, full_matrices=False)
+    signs = _signs(right.mT)
+    left, right = left * signs, right * signs.mT
+    rows, columns = A.shape[-2:]
+    if full_matrices and rows > columns:
+        left = _completed(left)
+    if full_matrices and columns > rows:
+        right = _completed(right.mT).mT
+    return _Singular(left, sizes, right)
+
+
+def _completed(vectors: Tensor) -> Tensor:
+    """With further columns, which are orthogonal to these and to each other."""
+    every, _ = torch.linalg.qr(vectors, mode="complete")
+    return torch.cat([vectors, every[..., vectors.shape[-1] :]], -1)
+
+
+def _singular_of_old(
+    input: Tensor, some: bool = True, compute_uv: bool = True, **_: Any
+) -> _SingularOfOld:
+    left, sizes, right = _singular(input, full_matrices=not some)
+    if not compute_uv:
+        left, right = torch.zeros_like(left), torch.zeros_like(right)
+    return _SingularOfOld(left, sizes, right.mH)
+
+
+def _covariance(
+    input: Tensor,
+    *,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Tensor:
+    if fweights is not None or aweights is not None:
+        raise UnsupportedOperatorError(
+            "cov is imported without weights alone: leave fweights and aweights out"
+        )
+    rows = input.reshape(-1, input.shape[-1] if input.dim() else 1)
+    apart = rows - rows.mean(1, keepdim=True)
+    found = apart @ apart.T / max(rows.shape[1] - correction, 0)
+    return found if input.dim() == 2 else found.reshape(())
+
+
+def _correlation(input: Tensor) -> Tensor:
+    found = _covariance(input)
+    if found.dim() == 0:
+        return found / found
+    spread = found.diagonal().sqrt()
+    return (found / spread[:, None] / spread).clamp(-1, 1)
+
+
+def _solved(*arguments: Any, **options: Any) -> Any:
+    return _Solution(*least_squares(*arguments, **options))
+
+
+def _counts(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    if minlength <= 0:
+        raise UnsupportedOperatorError(
+            "bincount is imported with a minlength alone, which is the length of its result in a "
+            "plan: give the number of bins, as in torch.bincount(x, minlength=10)"
+        )
+    refuse_many("bincount", minlength, *input.shape)
+    bins = torch.arange(minlength, dtype=torch.int32).unsqueeze(1)
+    hit = input.to(torch.int32).unsqueeze(0) == bins
+    if weights is None:
+        return hit.sum(1)
+    weights = weights if weights.dtype == torch.float32 else weights.double()
+    return torch.where(hit, weights.unsqueeze(0), torch.zeros((), dtype=weights.dtype)).sum(1)
