@@ -362,7 +362,8 @@ class MaskedRows(TorchFunctionMode):
         if picked is None or not picked.each or picked.axis is None or len(args) + len(given) > 2:
             return NotImplemented
         shape, axis = picked.mask.shape, picked.axis
-        if not all(isinstance(extent, int) for extent in shape):
+        known = all(isinstance(extent, int) for extent in shape)
+        if not known or math.prod(shape) > _MOST_PLACES:
             return NotImplemented
         places = product(*map(range, shape))
         with torch._C.DisableTorchFunction():
@@ -445,6 +446,8 @@ class MaskedRows(TorchFunctionMode):
 
 
 _ALL_AXES: Final = -1
+# Of a loop, whose text is in the graph once for each.
+_MOST_PLACES: Final = 64
 _NESTED: Final = (tuple, list, torch.Size)
 # ``add_``, ``__iadd__``.
 _CHANGES: Final = re.compile(
