@@ -165,7 +165,8 @@ class TakenBranches(TorchFunctionMode):
     def _mark(self, tensors: Sequence[Tensor]) -> None:
         for each in tensors:
             storage = each.untyped_storage()
-            self._memory[storage._cdata] = StorageWeakRef(storage)
+            reference: Any = StorageWeakRef
+            self._memory[storage._cdata] = reference(storage)
 
     def _follows(self, tensor: Tensor) -> bool:
         """Whether a tensor follows from the inputs; a view of what does, does."""
@@ -278,7 +279,7 @@ def _as_it_runs(stack: ExitStack) -> None:
                 stack.enter_context(mock.patch.object(module, asked, lambda *_: False))
 
 
-def _same(name: str, args: Any, value: Any) -> Tensor:
+def _same(name: str, args: Any, value: Any) -> Any:
     """Whether a tensor answers `value`."""
     with torch._C.DisableTorchFunction():
         if name == "equal":

@@ -311,7 +311,7 @@ def _unfold(operand: Tensor, dim: int, size: int, step: int) -> Tensor:
 
 def _by_strides(
     operand: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Tensor:
+) -> Any:
     """What lies at these distances in the operand's memory, which holds it alone."""
     order = sorted(range(operand.dim()), key=operand.stride, reverse=True)
     dense = operand.permute(order)

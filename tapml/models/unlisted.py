@@ -231,7 +231,8 @@ class _Probe:
                     # Some (Switch) tell their encoder to keep what it cannot.
                     if not both:
                         raise
-                    encoded = module.get_encoder()(input_ids=tokens)
+                    encoder: Any = module.get_encoder
+                    encoded = encoder()(input_ids=tokens)
                     kept = _kept(module(encoder_outputs=encoded, use_cache=True, **both))
                 if (
                     kept is None

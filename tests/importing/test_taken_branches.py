@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,7 +27,8 @@ class _Padded(nn.Module):
         ends = tokens.eq(2)
         if len(torch.unique_consecutive(ends.sum(1))) > 1:
             raise ValueError("as many ends in each")
-        return values[ends, :].view(tokens.shape[0], -1, values.shape[-1])[:, -1]
+        rows: Tensor = values[ends, :].view(tokens.shape[0], -1, values.shape[-1])
+        return rows[:, -1]
 
 
 def test_outputs_are_nan_where_a_run_takes_another_branch() -> None:
@@ -46,7 +49,8 @@ def test_outputs_are_nan_where_a_run_takes_another_branch() -> None:
 def test_what_follows_from_no_input_is_a_constant_and_of_a_fraction_refused() -> None:
     class Constant(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x * sum(torch.linspace(0, 0.5, 3).tolist())
+            scaled: Tensor = x * sum(torch.linspace(0, 0.5, 3).tolist())
+            return scaled
 
     exported = _exported(Constant(), torch.ones(3))
     assert not exported.branches
@@ -64,7 +68,7 @@ def test_extents_of_tensors_are_numbers() -> None:
     class Windows(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.size = nn.Buffer(torch.tensor(3))
+            self.size: Any = nn.Buffer(torch.tensor(3))
 
         def forward(self, x: Tensor) -> Tensor:
             padded = nn.functional.pad(x, (0, self.size))
