@@ -40,6 +40,8 @@ END: Final = "<!-- coverage ends -->"
 PACKAGES: Final = ROOT / "build" / "coverage"
 DEADLINE_SECONDS: Final = 3600.0
 _TOKENS: Final = 40
+# Of a column's name, after its platform's.
+_HALF: Final = " float16"
 # The smallest of a device that executes a kernel's source: each token takes seconds.
 _SIMULATED_TOKENS: Final = 4
 # What `tapml run` is given where it takes no token ids: shapes of the samples' arrays.
@@ -53,6 +55,7 @@ examples:
   python scripts/coverage.py --families llama,rwkv5       rows of these families alone
   python scripts/coverage.py --platforms metal,cuda,rocm  executed from source, on request
   python scripts/coverage.py --again --families bert      measure again what is there
+  python scripts/coverage.py --platforms vulkan --dtype float16
   python scripts/coverage.py --cells gpu.json --page gpu.md   cells of another machine
   python scripts/coverage.py --rates                      tokens per second of the kept packages
   python scripts/coverage.py --show                       only write the table
@@ -135,7 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TapmlError as error:
         print(f"scripts/coverage.py: {error}", file=sys.stderr)
         return error.exit_code
-    asked = {(row.key, platform): row for row in chosen for platform in platforms}
+    columns = [f"{name}{_HALF}" if options.dtype else name for name in platforms]
+    asked = {(row.key, column): row for row in chosen for column in columns}
     if not options.show:
         # Also when it was started in the background, or is ended by a supervisor.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -163,6 +167,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--families", metavar="NAMES", help="of these families, commas between")
     parser.add_argument(
         "--platforms", metavar="NAMES", help="default: all with a device that is not simulated"
+    )
+    parser.add_argument(
+        "--dtype", choices=("float16",), help="columns of their own, of models with this dtype"
     )
     parser.add_argument(
         "--deadline", type=float, default=DEADLINE_SECONDS, metavar="SECONDS",
@@ -267,11 +274,11 @@ def _measure_rates(
 def _package(folder: Path, key: tuple[str, str]) -> Path:
     digest = hashlib.sha256(key[0].encode()).hexdigest()[:8]
     family = key[0].partition("{")[0]
-    return folder / f"{family}-{digest}-{key[1]}"
+    return folder / f"{family}-{digest}-{key[1].replace(' ', '-')}"
 
 
 @dataclass(frozen=True)
-class _Ended:
+class Ended:
     """A command that ended: exit code (None: past the deadline), output, messages, CPU seconds."""
 
     code: int | None
@@ -287,7 +294,7 @@ class _Ended:
         return (own or lines or [f"exit code {self.code}"])[-1]
 
 
-def _tapml(deadline: float, *arguments: str) -> _Ended:
+def tapml_command(deadline: float, *arguments: str) -> Ended:
     """Run a tapml command in a process group of its own, which ends with it."""
     command = [sys.executable, "-P", "-c", "from tapml.cli.start import main; exit(main())"]
     before = _children_seconds()
@@ -310,7 +317,7 @@ def _tapml(deadline: float, *arguments: str) -> _Ended:
         except BaseException:
             _kill(child)
             raise
-    return _Ended(code, output, errors, _children_seconds() - before)
+    return Ended(code, output, errors, _children_seconds() - before)
 
 
 def _children_seconds() -> float:
@@ -342,18 +349,20 @@ def _make(row: Row, folder: Path) -> str:
 
 
 def _move(
-    row: Row, model: str, folder: Path, platform: str, package: Path, deadline: float
+    row: Row, model: str, folder: Path, column: str, package: Path, deadline: float
 ) -> dict[str, Any]:
     """One cell: the migration, and the package of what has moved."""
+    platform, _, dtype = column.partition(" ")
     description = default_device(platform)
     session = folder / "session"
-    ended = _tapml(
+    ended = tapml_command(
         deadline, "offload", "--model", model, "--target", platform, "--session", str(session),
         "--keep-going", "--quiet", "--workers", "1", "--new-tokens", "2", "--strategy", "bisect",
+        *(("--dtype", dtype) if dtype else ()),
     )  # fmt: skip
     cell: dict[str, Any] = {
         "row": row.key,
-        "platform": platform,
+        "platform": column,
         "device": description.name,
         "device_type": description.device_type,
         "driver": description.vendor_platform,
@@ -372,7 +381,7 @@ def _move(
         return cell | {"error": f"not done after {deadline:.0f} s"}
     if ended.code:
         return cell | {"error": ended.said.replace(f"{folder}/", "")}
-    packed = _tapml(deadline, "package", str(session), "--out", str(package), "--force")
+    packed = tapml_command(deadline, "package", str(session), "--out", str(package), "--force")
     return cell | ({} if packed.code == 0 else {"error": packed.said.replace(f"{folder}/", "")})
 
 
@@ -384,7 +393,7 @@ def _rate(row: Row, package: Path, simulated: bool, deadline: float) -> dict[str
     with tempfile.TemporaryDirectory(prefix="tapml-coverage-") as folder:
         if row.family in _ARRAYS:
             given = ["--input", _array(Path(folder) / "x.npy", _ARRAYS[row.family])]
-        ended = _tapml(deadline, "run", str(package), *given, "--json")
+        ended = tapml_command(deadline, "run", str(package), *given, "--json")
     if ended.code != 0:
         return {"error": ended.said}
     result = json.loads(ended.output)
@@ -424,7 +433,8 @@ def _text(cell: Mapping[str, Any] | None) -> str:
 
 
 def _lines(cells: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
-    platforms = [name for name in platform_names() if any(key[1] == name for key in cells)]
+    columns = [f"{name}{half}" for name in platform_names() for half in ("", _HALF)]
+    platforms = [name for name in columns if any(key[1] == name for key in cells)]
     named = {(each["platform"], each["device"], each["driver"]) for each in cells.values()}
     for platform, device, driver in sorted(named):
         yield f"- {platform}: {device}, {driver}"

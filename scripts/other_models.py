@@ -1,9 +1,10 @@
 """Takes models that no file has, and unusual settings of families, from a folder to a rooted plan.
 
 The tiny seeded models are those of tests/models/other_models.py. Each runs in a process of its own
-with a deadline: it is loaded, its entries are compared with the class's own forward, imported,
-and compared with PyTorch. What came of it is kept in docs/other_models.json, and the
-table between the marks in docs/models.md is written from that, so run it again to continue.
+with a deadline: it is loaded, its entries are compared with the class's own forward, imported, and
+compared with PyTorch; the last stage, which is asked for, moves it to OpenCL. What came of it is
+kept in docs/other_models.json, and the table between the marks in docs/models.md is written from
+that, so run it again to continue.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -20,7 +22,7 @@ from typing import Any, Final, NamedTuple
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.environment import ROOT as HOME  # noqa: E402
-from scripts.other_models_job import IMPORT, ROOT, STAGES, TRY, WRAPPER  # noqa: E402
+from scripts.other_models_job import IMPORT, MOVE, ROOT, STAGES, TRY, WRAPPER  # noqa: E402
 from tapml.cli.model_arguments import positive  # noqa: E402
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
 from tapml.durable.files import write_json, write_text  # noqa: E402
@@ -42,6 +44,7 @@ examples:
   python scripts/other_models.py                        what is missing, to a rooted plan
   python scripts/other_models.py --stage wrapper        load and compare with the class, in seconds
   python scripts/other_models.py --only 'Roberta*' --again
+  python scripts/other_models.py --stage move --minutes 14   whole migrations, in parts
   python scripts/other_models.py --show                 only write the table
 
 exit codes: 0; 1 a row is wrong or ends in an error that no user may see; 2 input; 130 interrupted,
@@ -100,9 +103,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("--stage", choices=STAGES, default=ROOT, help=f"the last one ({ROOT})")
-    parser.add_argument("--only", metavar="PATTERN", default="*", help="names or kinds like these")
+    parser.add_argument(
+        "--only", metavar="PATTERN", nargs="+", default=["*"], help="names or kinds like these"
+    )
     parser.add_argument("--again", action="store_true", help="try what is there already")
     parser.add_argument("--show", action="store_true", help="try nothing")
+    parser.add_argument("--minutes", type=float, default=0.0, help="begin none after so many")
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(1)")
     parser.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS", help="(120)")
     return parser.parse_args(arguments)
@@ -113,31 +119,33 @@ def _try(options: argparse.Namespace) -> int:
     wanted = [
         row
         for row in rows()
-        if fnmatchcase(row.key, options.only) or fnmatchcase(row.kind, options.only)
+        if any(fnmatchcase(row.key, each) or fnmatchcase(row.kind, each) for each in options.only)
     ]
     if not wanted:
-        raise InputError(f"--only {options.only}: no name or kind is like it")
+        raise InputError(f"--only {' '.join(options.only)}: no name or kind is like it")
     left = [row for row in wanted if options.again or not _done(kept.get(row.key), options.stage)]
+    until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     if left and not options.show:
         with Pool([TRY], workers=options.workers, environment=_ENVIRONMENT) as pool:
-            futures = [
-                (
-                    row,
-                    pool.submit(
+            for at in range(0, len(left), options.workers):
+                if time.monotonic() > until:
+                    break
+                futures = {
+                    row: pool.submit(
                         TRY,
                         {"part": row.part, "number": row.number, "stage": options.stage},
                         deadline_seconds=options.deadline,
-                    ),
-                )
-                for row in left
-            ]
-            for number, (row, future) in enumerate(futures, 1):
-                try:
-                    found = future.result()
-                except TapmlError as error:  # its process died, or took too long
-                    found = {"stage": options.stage, "broken": str(error).splitlines()[0][:300]}
-                kept[row.key] = found
-                print(f"[{number}/{len(left)}] {row.key}: {_outcome(found)}", flush=True)
+                    )
+                    for row in left[at : at + options.workers]
+                }
+                for row, future in futures.items():
+                    try:
+                        found = future.result()
+                    except TapmlError as error:  # its process died, or took too long
+                        found = {"stage": options.stage, "broken": str(error).splitlines()[0][:300]}
+                    earlier = kept.get(row.key, {}) if options.stage == MOVE else {}
+                    kept[row.key] = {k: v for k, v in earlier.items() if k == "rooted"} | found
+                    print(f"[{at + 1}/{len(left)}] {row.key}: {_outcome(found)}", flush=True)
                 _write(kept)
     _write(kept)
     found_now = [kept.get(row.key) or {} for row in wanted]
@@ -156,7 +164,8 @@ def _outcome(found: Mapping[str, Any]) -> str:
     for word in ("broken", "wrong", "refused"):
         if word in found:
             return f"{word}: {found[word]}"
-    stage = {WRAPPER: "loads", IMPORT: "imports", ROOT: "rooted"}[found["stage"]]
+    stages = {WRAPPER: "loads", IMPORT: "imports", ROOT: "rooted", MOVE: "moves"}
+    stage = stages[found["stage"]]
     return ", ".join(
         [
             stage,
@@ -199,7 +208,10 @@ def _lines(kept: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             found = kept.get(row.key)
             if row.part != part or found is None:
                 continue
-            numbers = (str(found.get(each, "")) for each in ("wrapper", "operators", "rooted"))
+            columns = ("wrapper", "operators", "rooted")
+            numbers = [str(found.get(each, "")) for each in columns]
+            # A kernel that cannot be made leaves its operator on the reference.
+            numbers[1] += f", {found['moved']} moved" if "moved" in found else ""
             name = f"`{row.name}`" + (f", {row.about}" if row.about else "")
             kind = row.kind if part == "others" else "family"
             yield f"| {name} | {kind} | {_word(found)} | {' | '.join(numbers)} |"
@@ -216,7 +228,7 @@ _ENDED: Final = ("refused", "wrong", "broken")
 
 def _word(found: Mapping[str, Any]) -> str:
     ended = [each for each in _ENDED if each in found]
-    passed = {WRAPPER: "loads", IMPORT: "imports", ROOT: "passes"}
+    passed = {WRAPPER: "loads", IMPORT: "imports", ROOT: "passes", MOVE: "moves"}
     return ended[0] if ended else passed.get(str(found.get("stage")), "")
 
 

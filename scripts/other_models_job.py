@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from scripts.coverage import tapml_command
 from tapml.importing.importer import import_model
 from tapml.models.huggingface import load_any
 from tapml.models.loaded import Loaded
@@ -18,8 +20,11 @@ from tapml_targets.errors import InputError, MismatchError
 from tests.models.other_models import OTHERS, UNUSUAL, make_other, make_unusual
 
 TRY: Final = "scripts.other_models_job:try_row"
-WRAPPER, IMPORT, ROOT = "wrapper", "import", "root"
-STAGES: Final = (WRAPPER, IMPORT, ROOT)
+WRAPPER, IMPORT, ROOT, MOVE = "wrapper", "import", "root", "move"
+STAGES: Final = (WRAPPER, IMPORT, ROOT, MOVE)
+TARGET: Final = "opencl"
+"""What the last stage moves a model to."""
+_DEADLINE_SECONDS: Final = 300.0
 
 
 def try_row(asked: dict[str, Any]) -> dict[str, Any]:
@@ -27,13 +32,20 @@ def try_row(asked: dict[str, Any]) -> dict[str, Any]:
 
     `asked` has `part` (``others`` or ``unusual``), `number` and the last stage. The result has
     `refused` or `wrong` with the line that a user reads, or `broken` for an error of no such kind.
+    The last stage is a whole `tapml offload`, which imports and roots the model itself.
     """
     torch.set_num_threads(1)
     found: dict[str, Any] = {"stage": asked["stage"]}
     before = time.process_time()
     with tempfile.TemporaryDirectory(prefix="tapml-other-") as temporary:
         try:
-            through(_model(asked, Path(temporary) / "model"), found, asked["stage"])
+            folder = Path(temporary) / "model"
+            model = _model(asked, folder)
+            if asked["stage"] == MOVE:
+                found["wrapper"] = f"{root_wrapper(model):.1e}"
+                _move(folder, found)
+            else:
+                through(model, found, asked["stage"])
         except InputError as error:
             found["refused"] = line(error).replace(f"{temporary}/", "")
         except MismatchError as error:
@@ -41,6 +53,29 @@ def try_row(asked: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:  # what no command may end with
             found["broken"] = f"{type(error).__name__}: {line(error)}"
     return found | {"cpu_seconds": round(time.process_time() - before, 1)}
+
+
+def _move(folder: Path, found: dict[str, Any]) -> None:
+    """Add how many operators of the model move, and what stops the first that does not."""
+    session = folder.parent / "session"
+    ended = tapml_command(
+        _DEADLINE_SECONDS,
+        "offload", "--model", str(folder), "--target", TARGET, "--session", str(session),
+        "--keep-going", "--quiet", "--workers", "1", "--new-tokens", "2", "--strategy", "bisect",
+    )  # fmt: skip
+    found["moving_cpu_seconds"] = round(ended.cpu_seconds, 1)
+    try:
+        report = json.loads((session / "report.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        raise (InputError if ended.code == InputError.exit_code else RuntimeError)(
+            ended.said
+        ) from None
+    found["operators"] = report["summary"]["operators"]
+    found["moved"] = report["summary"]["moved"]
+    if ended.code:
+        stops = [each for each in report["operators"] if each["state"] == "failed"]
+        reason = f"{stops[0]['name']}: {stops[0]['reason']}" if stops else ended.said
+        raise MismatchError(f"on {TARGET}: {reason}")
 
 
 def _model(asked: dict[str, Any], folder: Path) -> Loaded:

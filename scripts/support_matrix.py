@@ -133,9 +133,9 @@ def _make(options: argparse.Namespace) -> int:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "support"
         table = fill(folder, cases, devices, options.minutes)
     table = merged(table, earlier[0])
-    shown = {*earlier[1], *(each.name for each in chosen)}
-    names = [each.name for each in OPERATORS if each.name in shown]
-    here = {each.spec: _shown(each) for each in devices}
+    named = {*earlier[1], *(each.name for each in chosen)}
+    names = [each.name for each in OPERATORS if each.name in named]
+    here = {each.spec: shown(each) for each in devices}
     columns = by_order({**{each.device: each for each in earlier[2]}, **here}.values())
     if options.json is not None:
         options.json.write_text(json_text(to_json(table, names, columns)), encoding="utf-8")
@@ -293,7 +293,8 @@ class _LazyCompiler:
         return self.made
 
 
-def _shown(device: RankedDevice) -> Shown:
+def shown(device: RankedDevice) -> Shown:
+    """What the pages say of a device."""
     about = device.description
     return Shown(device.spec, about.name, about.driver_version, about.device_type)
 

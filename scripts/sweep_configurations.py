@@ -4,8 +4,8 @@ scripts/public_configurations.csv has the configurations: sizes of a model, and 
 published. Shapes that several share are one case, for five tokens and 64 rows of a cache: products,
 embeddings, norms, activations and attention, as functions of torch. Each is imported, run on the
 processor, and replayed on the devices with the float64 oracle, as `tapml validate` does it. What
-most configurations have comes first, and what is done is kept in --folder, so run it again to
-continue.
+most configurations have comes first. Cells are kept in docs/configurations.json, so run it again to
+continue, elsewhere too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,23 @@ from scripts.configuration_shapes import (  # noqa: E402
     shapes_of,
 )
 from scripts.environment import ROOT  # noqa: E402
-from scripts.support_matrix import Case, devices_of, fill  # noqa: E402
-from scripts.support_pages import Table  # noqa: E402
+from scripts.support_matrix import Case, devices_of, fill, shown  # noqa: E402
+from scripts.support_pages import (  # noqa: E402
+    Shown,
+    Table,
+    by_order,
+    json_text,
+    merged,
+    read_matrix,
+    to_json,
+)
 from tapml.cli.model_arguments import byte_size, times  # noqa: E402
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
 from tapml.durable.files import write_text  # noqa: E402
 from tapml_targets.errors import InputError, TapmlError  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "configurations.md"
+CELLS: Final = ROOT / "docs" / "configurations.json"
 BEGIN: Final = "<!-- sweep: written by scripts/sweep_configurations.py -->"
 END: Final = "<!-- sweep ends -->"
 DTYPE: Final = "float32"
@@ -85,6 +94,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--minutes", type=times, default=15.0, metavar="N", help="(15)")
     parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE")
+    parser.add_argument("--cells", type=Path, default=CELLS, metavar="FILE", help="kept results")
+    parser.add_argument("--again", action="store_true", help="run what passed before, too")
     parser.add_argument("--list", action="store_true", help="only print the shapes")
     return parser.parse_args(arguments)
 
@@ -104,14 +115,21 @@ def _sweep(options: argparse.Namespace) -> int:
         return 0
     devices = list(devices_of(options.devices))
     small = [shape for shape in shapes if shape.weight_bytes <= options.largest]
-    cases = [Case(shape.as_operator(), DTYPE, "static") for shape in small]
+    earlier, _, columns = read_matrix(options.cells) if options.cells.is_file() else ({}, [], [])
+    left = [
+        shape
+        for shape in small
+        if options.again or not all(_passed(earlier, shape, each.spec) for each in devices)
+    ]
     options.folder.parent.mkdir(parents=True, exist_ok=True)
-    table = fill(options.folder, cases, devices, options.minutes, _WRITTEN)
-    platforms = {
-        each.spec: f"{each.description.name}, {each.description.vendor_platform}"
-        for each in devices
-    }
-    lines = list(page_lines(rows, shapes, table, platforms, options.largest))
+    cases = [Case(shape.as_operator(), DTYPE, "static") for shape in left]
+    made = fill(options.folder, cases, devices, options.minutes, _WRITTEN)
+    table = merged(made, earlier)
+    here = {each.spec: shown(each) for each in devices}
+    columns = by_order({**{each.device: each for each in columns}, **here}.values())
+    names = sorted({operator for operator, *_ in table})
+    write_text(options.cells, json_text(to_json(table, names, columns)))
+    lines = list(page_lines(rows, shapes, table, columns, options.largest))
     text = "\n".join(lines)
     if options.page.is_file():
         page = options.page.read_text("utf-8")
@@ -119,24 +137,34 @@ def _sweep(options: argparse.Namespace) -> int:
         _, _, after = rest.partition(END)
         write_text(options.page, f"{before}{BEGIN}\n\n{text}\n{END}{after}")
     print(text)
-    return int(any(each.support in ("fail", "degraded") for each in table.values()))
+    return int(any(each.support in ("fail", "degraded") for each in made.values()))
+
+
+def _passed(table: Table, shape: Shape, device: str) -> bool:
+    cell = table.get((str(shape), DTYPE, "static", device))
+    return cell is not None and cell.support == "pass"
 
 
 def page_lines(
     rows: Sequence[Configuration],
     shapes: Mapping[Shape, Sequence[str]],
     table: Table,
-    devices: Mapping[str, str],
+    columns: Sequence[Shown],
     largest: int,
 ) -> Iterator[str]:
     """What was run and how it ended, by device; every configuration; what was not run."""
+    devices = {each.device: each.name for each in columns}
     cells = {
         (shape, device): table.get((str(shape), DTYPE, "static", device))
         for shape in shapes
         for device in devices
     }
     done = {key for key, cell in cells.items() if cell is not None and cell.support == "pass"}
-    too_large = [shape for shape in shapes if shape.weight_bytes > largest]
+    too_large = [
+        shape
+        for shape in shapes
+        if shape.weight_bytes > largest and not any((shape, device) in done for device in devices)
+    ]
     yield (
         f"{len(rows)} configurations have {len(shapes)} distinct operator shapes; "
         f"{len(too_large)} have an operand above {largest >> 20} MiB and were left out."

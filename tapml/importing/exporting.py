@@ -8,13 +8,15 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -25,6 +27,7 @@ from tapml.importing.masked_rows import MaskedRows
 from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
+from tapml.importing.taken_branches import TakenBranches
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorError
 
@@ -54,6 +57,9 @@ class EntryDescription:
         Path of the model inside `module`.
     program
         What ``torch.export.export`` gave, if the module was exported before.
+    takes_branches
+        Whether branches on numbers may be those of the example inputs
+        (:mod:`tapml.importing.taken_branches`): of a class that its user does not write.
     """
 
     name: str
@@ -65,6 +71,7 @@ class EntryDescription:
     state: tuple[tuple[str, int, int], ...] = ()
     prefix: str = ""
     program: torch.export.ExportedProgram | None = None
+    takes_branches: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,9 @@ class ExportedEntry:
         The caller's name of a shape symbol, by torch's.
     written_out
         Whether operations were written out (:mod:`tapml.importing.written_out`).
+    branches
+        Lines whose branches are those of the example inputs
+        (:mod:`tapml.importing.taken_branches`).
     """
 
     description: EntryDescription
@@ -96,6 +106,7 @@ class ExportedEntry:
     parameter_names: dict[str, str]
     symbols: dict[str, str] = field(default_factory=dict)
     written_out: bool = False
+    branches: tuple[str, ...] = ()
 
     @property
     def state(self) -> tuple[tuple[str, int, int], ...]:
@@ -120,7 +131,11 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
                 "torch tensor; close over other arguments in the module"
             )
     with _exporting(description.name):
-        program = description.program or _export(description)
+        branches: tuple[str, ...] = ()
+        if description.program is not None:
+            program = description.program
+        else:
+            program, branches = _export(description)
         program, written = decompose(program)
         resampled = resample_by_constants(program)
     _settle_extents(program.graph_module)
@@ -144,45 +159,85 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     described = replace(description, example_inputs=shapes)
     symbols = _symbols(program, description)
     return ExportedEntry(
-        described, program, origins, parameters, names, symbols, bool(written) or resampled
+        described,
+        program,
+        origins,
+        parameters,
+        names,
+        symbols,
+        bool(written) or resampled,
+        branches,
     )
 
 
 def export_program(description: EntryDescription) -> torch.export.ExportedProgram:
     """What ``torch.export.export`` gives; raises InputError as :func:`export_entry`."""
     with _exporting(description.name):
-        return _export(description)
+        return _export(description)[0]
 
 
-def _export(description: EntryDescription) -> torch.export.ExportedProgram:
+def _export(
+    description: EntryDescription,
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
     # A graph that is refused is printed there, line by line.
     without_values = (_masks_are_taken(), _values_decide_nothing(), decided_results())
     with ExitStack() as stack, redirect_stderr(io.StringIO()):
         for each in without_values:
             stack.enter_context(each)
-        program = _export_of_rows(description)
+        program, branches = _export_of_rows(description)
     both_branches(program.graph_module)
-    return program
+    return program, branches
 
 
-def _export_of_rows(description: EntryDescription) -> torch.export.ExportedProgram:
-    """As it is; if it picks rows by a mask, with all rows in their place."""
+def _export_of_rows(
+    description: EntryDescription,
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+    """As it is; with all rows in their place if it picks some, and branches as they are taken."""
+    refused: Exception | None = None
     try:
         program = _export_of_any_length(description)
-        refused = None
-    except GuardOnDataDependentSymNode as error:
+    except (GuardOnDataDependentSymNode, DataDependentOutputException) as error:
         refused = error
+    except Exception:
+        taken = _export_of_taken_branches(description)
+        if taken is None:
+            raise
+        return taken
     if refused is None and not any(map(_picks_rows, program.graph.nodes)):
-        return program
+        return program, ()
     try:
-        with MaskedRows().of(description.module):
-            return _export_of_any_length(description)
-    except InputError:
-        raise
+        with MaskedRows(each=description.takes_branches).of(description.module):
+            return _export_of_any_length(description), ()
     except Exception as error:
         if refused is None:
-            return program
-        raise refused from error
+            if not isinstance(error, InputError):
+                return program, ()
+            refused = error
+        taken = _export_of_taken_branches(description)
+        if taken is None:
+            raise (error if isinstance(error, InputError) else refused) from error
+        return taken
+
+
+def _export_of_taken_branches(
+    description: EntryDescription,
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...]] | None:
+    """With the branches that its example inputs take; None if that is refused too."""
+    if not description.takes_branches:
+        return None
+    # A decoder's next token is another one: what a mask picks there differs from step to step.
+    any_length = bool(description.state) or any(map(bool, _flat_shapes(description.dynamic_shapes)))
+    module, inputs = description.module, description.example_inputs
+    for as_run, picks in product((False, True), repeat=2):
+        branches = TakenBranches()
+        rows = MaskedRows(each=True).of(module) if picks else nullcontext()
+        try:
+            with rows, branches.of(module, inputs, any_length=any_length, as_run=as_run):
+                program = _export_of_any_length(description)
+        except Exception:  # noqa: S112 - the first refusal says most
+            continue
+        return program, tuple(dict.fromkeys(branches.places))
+    return None
 
 
 def _picks_rows(node: torch.fx.Node) -> bool:

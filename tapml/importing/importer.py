@@ -19,7 +19,7 @@ from tapml.importing.entry_import import add_state, bounds_of, flattener_for, im
 from tapml.importing.exporting import EntryDescription, ExportedEntry, export_entry
 from tapml.importing.flatten import FunctionTensor
 from tapml.importing.guides import RelaxGuide
-from tapml.importing.imported import CONSTANT, ImportedModel
+from tapml.importing.imported import BRANCHES, CONSTANT, ImportedModel
 from tapml.importing.lowering import lower
 from tapml.importing.operators import OperatorTable
 from tapml.importing.relax_function import ENTRY
@@ -127,6 +127,7 @@ def descriptions_of(model: Loaded) -> list[EntryDescription]:
                 state=tuple((s.name, s.input_index, s.output_index) for s in module.state),
                 prefix=prefix,
                 program=module.program,
+                takes_branches=True,
             )
         )
     return descriptions
@@ -277,13 +278,18 @@ def _finish(
 ) -> ImportedModel:
     import tvm
 
+    branches = dict.fromkeys(line for each in exported.values() for line in each.branches)
     plan = GraphPlan(
         name=name,
         operators=table.finish(),
         entries=entries,
         weights=dict(weights.specifications),
         state=state,
-        metadata={"tvm": tvm.__version__, "torch": torch.__version__},
+        metadata={
+            "tvm": tvm.__version__,
+            "torch": torch.__version__,
+            **({BRANCHES: ", ".join(branches)} if branches else {}),
+        },
     )
     check_plan(plan)
     return ImportedModel(plan, weights.arrays, exported)

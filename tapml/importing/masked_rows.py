@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import math
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from itertools import dropwhile, product
 from operator import getitem
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -28,43 +26,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tapml.importing.origins import module_line
+from tapml.importing.picked_rows import Count, Picked, asked
 from tapml_targets.errors import UnsupportedOperatorError
-
-
-class _Picked(NamedTuple):
-    """The mask of all rows of a tensor; `axis` is that of the mask whose places the rows are."""
-
-    mask: Tensor
-    axis: int | None = None
-
-
-class _Count(torch.SymInt):
-    """How many rows a mask picks: an extent of shapes, and no number to compute with."""
-
-    def __init__(self, extent: Any, picked: _Picked) -> None:
-        super().__init__(getattr(extent, "node", None))  # type: ignore[no-untyped-call]
-        self.extent = extent
-        self.picked = picked
-
-    def __repr__(self) -> str:
-        return "a number of picked rows"
-
-    __hash__ = object.__hash__
-
-
-def _asked(self: Any, *args: Any) -> Any:
-    raise UnsupportedOperatorError(
-        f"{_line()}: the number of rows that a mask picks, and only a run knows it: take mask.sum()"
-    )
-
-
-for _each in (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "radd", "rsub", "rmul", "rtruediv",
-    "rfloordiv", "rmod", "rpow", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "index",
-    "float", "neg", "pos", "abs", "round", "and", "or", "rand", "ror", "divmod", "rdivmod",
-    "sym_max", "sym_min", "sym_float", "sym_ite", "trunc", "floor", "ceil",
-):  # fmt: skip
-    setattr(_Count, f"__{_each}__", _asked)
 
 # Each row of the result is made of the same row of the operands, or of the first one alone.
 _BY_ELEMENT: Final = (
@@ -100,12 +64,15 @@ _ASKED: Final = ("dtype", "device", "ndim", "dim", "layout", "is_cuda",
 class MaskedRows(TorchFunctionMode):
     """While it is entered, picked rows are all rows, as the module's text says.
 
-    `used` tells whether any were.
+    `used` tells whether any were. With `each`, a loop over the places of a mask, as over experts
+    that a token has, runs over all places: those that the mask does not pick must do nothing, so it
+    is for what is compared with its own forward.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, each: bool = False) -> None:
         super().__init__()
         self.used = False
+        self._each = each
         self._masks: list[Tensor] = []
         self._picked: Any = WeakIdKeyDictionary()
 
@@ -132,7 +99,7 @@ class MaskedRows(TorchFunctionMode):
             args = [*args[:1], *(self._without_others(each, picked, 1) for each in args[1:])]
         return self._kept(func, args, given, picked)
 
-    def _kept(self, func: Any, args: Any, given: Any, picked: _Picked, plainly: Any = None) -> Any:
+    def _kept(self, func: Any, args: Any, given: Any, picked: Picked, plainly: Any = None) -> Any:
         """Each row of the result; `plainly` has arguments with extents for numbers of rows."""
         name = _name(func)
         result = func(*(args if plainly is None else plainly), **given)
@@ -141,19 +108,19 @@ class MaskedRows(TorchFunctionMode):
         self._mark(result, picked._replace(axis=None))
         return result
 
-    def _of_counts(self, func: Any, args: Any, given: Any, counts: list[_Count]) -> Any:
+    def _of_counts(self, func: Any, args: Any, given: Any, counts: list[Count]) -> Any:
         """``rows.view(count, 2, 2)`` and ``torch.zeros(count, 4)``."""
         name, picked = _plain(_name(func)), counts[0].picked
         plainly = _extents(args)
         if len(counts) > 1 or _counts(given) or not _same(counts[0].extent, picked.mask.numel()):
-            _asked(counts[0])
+            asked(counts[0])
         if name in _SHAPES and self.rows(args[0]) is not None:
             return self._kept(func, args, given, picked, plainly)
         behind = int(name.startswith("new_") or name == "expand")
         sizes = args[behind] if isinstance(args[behind], list | tuple) else args[behind:]
         extended = name == "expand" and isinstance(args[0], Tensor) and args[0].dim() == len(sizes)
         if not (name in _FILLED or extended) or sizes[0] is not counts[0]:
-            _asked(counts[0])
+            asked(counts[0])
         result = func(*plainly, **given)
         self._mark(result, picked._replace(axis=None))
         return result
@@ -196,12 +163,12 @@ class MaskedRows(TorchFunctionMode):
             if held is not None:
                 module.forward = held
 
-    def rows(self, tensor: Any) -> _Picked | None:
+    def rows(self, tensor: Any) -> Picked | None:
         """The mask of a tensor's rows, if a mask picked them."""
-        found: _Picked | None = self._picked.get(tensor) if isinstance(tensor, Tensor) else None
+        found: Picked | None = self._picked.get(tensor) if isinstance(tensor, Tensor) else None
         return found
 
-    def _of(self, value: Any) -> _Picked | None:
+    def _of(self, value: Any) -> Picked | None:
         """The mask of the tensors in arguments; raises if they have different ones."""
         found = None
         for each in _tensors(value):
@@ -213,7 +180,7 @@ class MaskedRows(TorchFunctionMode):
             found = picked
         return found
 
-    def _mark(self, result: Any, picked: _Picked) -> None:
+    def _mark(self, result: Any, picked: Picked) -> None:
         self.used = True
         if not any(each is picked.mask for each in self._masks):
             self._masks.append(picked.mask)
@@ -268,7 +235,9 @@ class MaskedRows(TorchFunctionMode):
         return (
             together
             and all(
-                (isinstance(each, slice) and each == slice(None)) or each is Ellipsis
+                each is None
+                or each is Ellipsis
+                or (isinstance(each, slice) and each == slice(None))
                 for each in rest
             )
             and all(self.rows(each) is not None and each.dim() == rows[0].dim() for each in rows)
@@ -278,7 +247,7 @@ class MaskedRows(TorchFunctionMode):
         """All rows, which the mask goes with."""
         rows = tensor.reshape(mask.numel(), *tensor.shape[mask.dim() :])
         rows = rows.clone() if rows is tensor or rows._base is not None else rows
-        self._mark(rows, _Picked(mask))
+        self._mark(rows, Picked(mask, each=self._each))
         return rows
 
     def _selected(self, func: Any, args: Any, given: Any) -> Any:
@@ -321,19 +290,19 @@ class MaskedRows(TorchFunctionMode):
             return NotImplemented
         found = func(*args, **given)
         if name == "__len__":
-            _asked(found)
+            asked(found)
         if name == "numel":
-            return _Count(found, picked)
+            return Count(found, picked)
         if isinstance(found, tuple):
-            extents: Any = (_Count(found[0], picked), *found[1:])
+            extents: Any = (Count(found[0], picked), *found[1:])
             return torch.Size(extents)
         dim = given.get("dim", args[1] if len(args) > 1 else None)
-        return found if dim % args[0].dim() else _Count(found, picked)
+        return found if dim % args[0].dim() else Count(found, picked)
 
     def _none(self, func: Any, args: Any, given: Any) -> Any:
         raise UnsupportedOperatorError(
-            f"{_line()}: {_name(func)} gives as many numbers as the data has, and only a run knows "
-            "how many: take torch.sort, or count with one_hot(...).sum"
+            f"{module_line()}: {_name(func)} gives as many numbers as the data has, and only a run "
+            "knows how many: take torch.sort, or count with one_hot(...).sum"
         )
 
     def _put(self, func: Any, args: Any, given: Any) -> Any:
@@ -378,14 +347,28 @@ class MaskedRows(TorchFunctionMode):
         for axis, extent in enumerate(kept.shape):
             size //= extent
             column = torch.remainder(torch.div(every, size, rounding_mode="floor"), extent)
-            self._mark(column, _Picked(kept, axis))
+            self._mark(column, Picked(kept, axis, self._each))
             columns.append(column)
         if given.get("as_tuple", _name(func) == "where"):
             return tuple(columns)
         with torch._C.DisableTorchFunction():
             stacked = torch.stack(columns, dim=-1)
-        self._mark(stacked, _Picked(kept, _ALL_AXES))
+        self._mark(stacked, Picked(kept, _ALL_AXES, self._each))
         return stacked
+
+    def _every(self, func: Any, args: Any, given: Any) -> Any:
+        """``for place in mask.nonzero()``: all places, as constants."""
+        picked = self.rows(args[0])
+        if picked is None or not picked.each or picked.axis is None or len(args) + len(given) > 2:
+            return NotImplemented
+        shape, axis = picked.mask.shape, picked.axis
+        known = all(isinstance(extent, int) for extent in shape)
+        if not known or math.prod(shape) > _MOST_PLACES:
+            return NotImplemented
+        places = product(*map(range, shape))
+        with torch._C.DisableTorchFunction():
+            chosen = places if axis == _ALL_AXES else (each[axis] for each in places)
+            return tuple(map(torch.tensor, chosen))
 
     def _add(self, func: Any, args: Any, given: Any) -> Any:
         """``y.index_add_(0, places, rows)``."""
@@ -423,7 +406,7 @@ class MaskedRows(TorchFunctionMode):
         return (total / count.to(total.dtype)).to(dtype)
 
     def _stays(
-        self, name: str, args: Any, given: Mapping[str, Any], result: Any, picked: _Picked
+        self, name: str, args: Any, given: Mapping[str, Any], result: Any, picked: Picked
     ) -> bool:
         """Whether an operation computes each row alone."""
         plain = _plain(name)
@@ -446,7 +429,7 @@ class MaskedRows(TorchFunctionMode):
             return _is_of_each_row(plain, args, given) and not others
         return _goes_along(plain, args, given)
 
-    def _without_others(self, rows: Any, picked: _Picked, fill: int = 0) -> Any:
+    def _without_others(self, rows: Any, picked: Picked, fill: int = 0) -> Any:
         """Zeros for the rows that the mask does not pick, whose numbers may be anything.
 
         Places of a mask stay as they are, and so does what is no such rows.
@@ -463,6 +446,8 @@ class MaskedRows(TorchFunctionMode):
 
 
 _ALL_AXES: Final = -1
+# Of a loop, whose text is in the graph once for each.
+_MOST_PLACES: Final = 64
 _NESTED: Final = (tuple, list, torch.Size)
 # ``add_``, ``__iadd__``.
 _CHANGES: Final = re.compile(
@@ -473,6 +458,7 @@ _SPECIAL: Final[dict[str, Callable[..., Any]]] = {
     "__setitem__": MaskedRows._put,
     **dict.fromkeys(("masked_select", "index_select"), MaskedRows._selected),
     **dict.fromkeys(("shape", "size", "numel", "__len__"), MaskedRows._extent),
+    "unbind": MaskedRows._every,
     "embedding": MaskedRows._looked_up,
     "nonzero": MaskedRows._places,
     "where": MaskedRows._places,
@@ -514,7 +500,7 @@ def _goes_along(plain: str, args: Any, given: Mapping[str, Any]) -> bool:
     if plain in _SHAPES:
         several = len(args) > 1 and isinstance(args[1], list | tuple)
         first = next(iter(args[1] if several else args[1:]), None)
-        return isinstance(first, _Count) or (isinstance(first, int) and first == -1)
+        return isinstance(first, Count) or (isinstance(first, int) and first == -1)
     if plain not in _ALONG:
         return False
     behind = 2 if plain in ("chunk", "split", "topk", "norm", "normalize") else 1
@@ -526,15 +512,15 @@ def _goes_along(plain: str, args: Any, given: Mapping[str, Any]) -> bool:
     return all(type(each) is int and each % rank != 0 for each in dims)
 
 
-def _is_of_rows(result: Any, picked: _Picked) -> bool:
+def _is_of_rows(result: Any, picked: Picked) -> bool:
     """Whether each result has as many rows as the mask has places."""
     count = picked.mask.numel()
     return all(each.dim() and _same(each.shape[0], count) for each in _tensors(result))
 
 
-def _counts(value: Any) -> list[_Count]:
+def _counts(value: Any) -> list[Count]:
     """The numbers of rows in arguments."""
-    if isinstance(value, _Count):
+    if isinstance(value, Count):
         return [value]
     if isinstance(value, slice):
         value = (value.start, value.stop, value.step)
@@ -545,7 +531,7 @@ def _counts(value: Any) -> list[_Count]:
 
 def _extents(value: Any) -> Any:
     """Arguments with the number of all rows for that of those that are picked."""
-    if isinstance(value, _Count):
+    if isinstance(value, Count):
         return value.extent
     return tuple(map(_extents, value)) if type(value) in _NESTED else value
 
@@ -576,17 +562,6 @@ def _tensors(value: Any) -> list[Tensor]:
 
 def _refused(what: str) -> UnsupportedOperatorError:
     return UnsupportedOperatorError(
-        f"{_line()}: {what.strip('_')} of rows that a mask picks, and only a run knows how many "
-        "they are: compute all rows, and take torch.where(mask, rows, others) at the end"
+        f"{module_line()}: {what.strip('_')} of rows that a mask picks, and only a run knows how "
+        "many they are: compute all rows, and take torch.where(mask, rows, others) at the end"
     )
-
-
-def _line() -> str:
-    """Where the module does it."""
-    ours = Path(__file__).resolve().parent.parent
-    theirs = Path(torch.__file__).resolve().parent
-    for frame in reversed(traceback.extract_stack()):
-        path = Path(frame.filename)
-        if not (path.is_relative_to(ours) or path.is_relative_to(theirs)) and path.exists():
-            return f"{'/'.join(path.parts[-3:]).lstrip('/')}:{frame.lineno}"
-    return "the module"

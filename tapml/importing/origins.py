@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from functools import cache
 from operator import itemgetter
@@ -44,6 +45,17 @@ def origins_of(nodes: Iterable[fx.Node], prefix: str = "") -> dict[str, Origin]:
         for node in nodes
         if node.op == "call_function"
     }
+
+
+def module_line() -> str:
+    """File and line of the module whose forward runs now."""
+    ours = Path(__file__).resolve().parent.parent
+    theirs = Path(_TORCH).resolve()
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename)
+        if not (path.is_relative_to(ours) or path.is_relative_to(theirs)) and path.exists():
+            return f"{'/'.join(path.parts[-3:]).lstrip('/')}:{frame.lineno}"
+    return "the module"
 
 
 def _origin(node: fx.Node, traced: fx.Node, prefix: str, sources: Mapping[fx.Node, str]) -> Origin:

@@ -302,6 +302,12 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
 
         return convert
 
+    def _number(self, value: Any) -> Any:
+        """An argument that is a number, for TVM."""
+        found = self.env[value] if isinstance(value, fx.Node) else value
+        found = getattr(found, "value", found) if not isinstance(found, int) else found
+        return tvm.tirx.IntImm("int64", found) if isinstance(found, int) else found
+
     def _slice_of_rows(self, converter: Callable[..., Any]) -> Callable[..., Any]:
         """Slice an extent that only the run knows by the length that torch has found.
 
@@ -314,8 +320,17 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
             given, left = (_extent(each, axis) for each in (source, node))
             operand = self.env[source]
             extent = operand.ty.shape[axis]
-            if step != 1 or given.is_Integer:
+            if step != 1:
                 return converter(node)
+            if given.is_Integer:
+                # As many rows of a table as there are tokens: torch knows that it has so many.
+                first, last = begin or 0, end
+                if left.is_Integer or sympy.simplify(_value(last) - _value(first) - left) != 0:
+                    return converter(node)
+                ends = [self._number(first)], [self._number(last)]
+                return self.block_builder.emit(
+                    relax.op.strided_slice(operand, [axis], *ends, assume_inbound=True)
+                )
             if left.is_Integer:
                 length = tvm.tirx.IntImm("int64", int(left))
             elif (given - left).is_Integer:
@@ -466,8 +481,13 @@ class NamingBuilder:
 
 def _extent(node: Any, axis: int) -> Any:
     """The extent of a node's tensor, as an expression of symbols."""
-    extent = node.meta["val"].shape[axis]
-    return extent.node.expr if isinstance(extent, torch.SymInt) else sympy.Integer(extent)
+    return _value(node.meta["val"].shape[axis])
+
+
+def _value(number: Any) -> Any:
+    """A number of torch as an expression of symbols."""
+    found = number.meta["val"] if isinstance(number, fx.Node) else number
+    return found.node.expr if isinstance(found, torch.SymInt) else sympy.Integer(found)
 
 
 def _within_bounds(expression: Any) -> Any:

@@ -8,7 +8,7 @@ compared. Names are those that the forward requires, then those that it asks for
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product
 from pathlib import Path
@@ -93,8 +93,19 @@ def _flat(config: Any) -> Sequence[_Shape]:
     return ((_BATCH, _TOKENS, 2 + int(own.patch_embed_hidden_size)),)
 
 
+def _side(config: Any) -> int:
+    """Rows of patches of a square image."""
+    return int(getattr(config, "vision_config", config).num_patches ** 0.5)
+
+
 def _regions(config: Any) -> Sequence[_Shape]:
     return ((_BATCH, _REGIONS, int(config.visual_feat_dim)),)
+
+
+def _patches_of_images(config: Any) -> Sequence[_Shape]:
+    """Patches in a row, whose places come beside them."""
+    own = getattr(config, "vision_config", config)
+    return ((_BATCH, _side(config) ** 2, int(own.num_channels) * int(own.patch_size) ** 2),)
 
 
 # Names of arguments: the dtype (empty is the model's), and shapes from the configuration.
@@ -115,12 +126,17 @@ _KNOWN: Final[dict[str, tuple[str, _Shapes]]] = {
     "attention_mask": (_INTEGER, _tokens),
     "token_type_ids": (_INTEGER, _tokens),
     "bool_masked_pos": ("bool", lambda config: ((_BATCH, _patches(config)),)),
+    "noise": ("", lambda config: ((_BATCH, _patches(config)),)),
+    "pixel_attention_mask": (_INTEGER, lambda config: ((_BATCH, _side(config) ** 2),)),
+    "spatial_shapes": (_INTEGER, lambda _: ((_BATCH, 2),)),
 }
-_ONES: Final = frozenset(("attention_mask", "past_observed_mask"))
+_ONES: Final = frozenset(("attention_mask", "past_observed_mask", "pixel_attention_mask"))
+# Patches of an image have their places beside them.
+_PLACES: Final = ("pixel_attention_mask", "spatial_shapes")
 # What a class may ask for although its forward has a default.
 _ASKED: Final = (
     "input_ids", "pixel_values", "input_features", "input_values", "decoder_input_ids", "bbox",
-    "attention_mask", "flattened_patches", "visual_feats", "visual_pos",
+    "attention_mask", "flattened_patches", "visual_feats", "visual_pos", "noise",
 )  # fmt: skip
 
 
@@ -135,7 +151,9 @@ class _Results(nn.Module):
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """One tensor for each name."""
-        found = results(self.model(**dict(zip(self.inputs, values, strict=True))))
+        # Some change what they are given, as padding that comes as -100.
+        own = (each.clone() for each in values)
+        found = results(self.model(**dict(zip(self.inputs, own, strict=True))))
         return tuple(found[name] for name in self.outputs)
 
 
@@ -190,11 +208,19 @@ def load_several(
         arrays = [_array(each, module.config, 0) for each in inputs]
         given = zip(inputs, arrays, strict=True)
         try:
+            tensors = {k.name: torch.from_numpy(v) for k, v in given}
             with torch.no_grad():
-                found = results(module(**{k.name: torch.from_numpy(v) for k, v in given}))
+                found, again = (
+                    results(module(**{k: v.clone() for k, v in tensors.items()})) for _ in range(2)
+                )
         except Exception as error:  # a class may ask for anything
             lines = str(error).strip().splitlines() or [""]
             problem = f"{type(error).__name__}: {lines[0][:200]}"
+            continue
+        if not all(
+            torch.equal(each.nan_to_num(), again[k].nan_to_num()) for k, each in found.items()
+        ):
+            problem = "two runs on the same inputs differ"
             continue
         if found:
             return _loaded(module, folder, dtype, weights_hash, inputs, tuple(found), reason)
@@ -260,13 +286,20 @@ def _candidates(module: Any, dtype: str) -> Iterator[tuple[ModuleTensor, ...]]:
         return
     more = [name for name in _ASKED if name in parameters and name not in required]
     for added in chain.from_iterable(combinations(more, count) for count in range(3)):
-        ports = [_ports(name, module.config, dtype) for name in (*required, *added)]
+        names = [*required, *added]
+        known = _KNOWN
+        if "pixel_values" in names and "spatial_shapes" in parameters:
+            names += [each for each in _PLACES if each not in names and each in parameters]
+            known = _KNOWN | {"pixel_values": ("", _patches_of_images)}
+        ports = [_ports(name, module.config, dtype, known) for name in names]
         # All of one kind in turn, and not each with each: a batch of choices has them everywhere.
         yield from islice(product(*ports), 6)
 
 
-def _ports(name: str, config: Any, dtype: str) -> list[ModuleTensor]:
-    kind, shapes = _KNOWN[name]
+def _ports(
+    name: str, config: Any, dtype: str, known: Mapping[str, tuple[str, _Shapes]]
+) -> list[ModuleTensor]:
+    kind, shapes = known[name]
     try:
         return [ModuleTensor(name, kind or dtype, tuple(each)) for each in shapes(config)]
     except (InputError, AttributeError, TypeError, ValueError):
@@ -281,6 +314,8 @@ def _array(port: ModuleTensor, config: Any, seed: int) -> Array:
         return np.ones(shape, port.dtype)
     if port.name in ("token_type_ids", "bool_masked_pos"):
         return np.zeros(shape, port.dtype)
+    if port.name == "spatial_shapes":
+        return np.full(shape, _side(config), port.dtype)
     if port.name == "bbox":
         corners = np.sort(random.integers(0, _PAGE, (*shape[:-1], 2, 2)), axis=-2)
         return corners.reshape(shape).astype(port.dtype)
@@ -296,6 +331,9 @@ def _array(port: ModuleTensor, config: Any, seed: int) -> Array:
         size = int(getattr(text, "vocab_size", None) or _PAGE)
         ordinary = [each for each in range(1, size) if each not in special]
         made = np.asarray(ordinary)[random.integers(0, len(ordinary), shape)]
+        end = getattr(text, "eos_token_id", None)
+        if port.name == "input_ids" and isinstance(end, int) and 0 <= end < size:
+            made[..., -1] = end  # Some read what is there.
         return made.astype(port.dtype)
     if port.name.startswith("pixel_values"):
         return images_by_seed(shape, seed).astype(port.dtype)

@@ -225,7 +225,15 @@ class _Probe:
         absent = absent_attributes(module)
         try:
             with torch.no_grad(), quiet_transformers():
-                kept = _kept(module(input_ids=tokens, use_cache=True, **both))
+                try:
+                    kept = _kept(module(input_ids=tokens, use_cache=True, **both))
+                except ValueError:
+                    # Some (Switch) tell their encoder to keep what it cannot.
+                    if not both:
+                        raise
+                    encoder: Any = module.get_encoder
+                    encoded = encoder()(input_ids=tokens)
+                    kept = _kept(module(encoder_outputs=encoded, use_cache=True, **both))
                 if (
                     kept is None
                     and "past_key_values" in inspect.signature(module.forward).parameters

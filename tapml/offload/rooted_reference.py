@@ -6,7 +6,7 @@ It runs on the processor, in this process, or on a device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -127,6 +127,10 @@ def open_rooted_reference(
         plan = result.plan
         sites = sum(len(entry.calls) for entry in plan.entries.values())
         phase.detail = f"{len(plan.operators)} operators at {sites} call sites"
+    for note in result.notes:
+        phases.watcher(Note(note))
+    if result.notes:
+        model = replace(model, notes=(*model.notes, *result.notes))
     if imported is not None:
         imported(result)
     reference = open_operators(plan, phases, on, compiler)

@@ -76,16 +76,21 @@ def test_the_end_of_a_dynamic_extent_is_that_of_the_run() -> None:
 
 def test_slices_of_a_dynamic_extent_are_those_of_the_run_and_clamp_nothing() -> None:
     class Slices(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Buffer(torch.arange(70.0)[:, None])
+
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             y = torch.cat([x[:1] * 2, x])
-            return y[:-1] + y[1:], y[-3:] - y[1:4], y[2:-1]
+            table = self.table[: x.shape[0]], self.table[2 : x.shape[0] + 2]
+            return y[:-1] + y[1:], y[-3:] - y[1:4], y[2:-1], x + table[0] * table[1]
 
     rows = torch.export.Dim("rows", min=4, max=64)
     imported = import_module(Slices(), (X[:, 0],), dynamic=({0: rows},))
     entry, reference = imported.plan.entries["main"], compile_reference(imported.plan)
     for length in (4, 7, 64):
         x = torch.arange(length * 3.0).reshape(length, 3)
-        found = run_entry(entry, reference, {entry.inputs[0]: x.numpy()})
+        found = run_entry(entry, reference, {entry.inputs[0]: x.numpy(), **imported.weights})
         for name, expected in zip(entry.outputs, Slices()(x), strict=True):
             np.testing.assert_array_equal(found[name], expected.numpy())
     texts = [each.function for each in imported.plan.operators.values()]

@@ -44,8 +44,10 @@ class Placed(nn.Module):
         put[:, at[:2], :, at[2:]] = rows[0, 0]
         added.index_put_((at.clamp(max=1), at.clamp(min=0)), rows[:, :1, None], accumulate=True)
         patches = functional.unfold(images, 2)
+        turned = images.transpose(1, 3).as_strided((2, 4, 3), (90, 7, 2), 5)
         filled = images.masked_scatter(images > 0, torch.arange(180.0))
-        return put, added, functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), filled
+        windows = functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), turned
+        return put, added, *windows, filled
 
 
 class Sampled(nn.Module):

@@ -1,0 +1,117 @@
+"""A class that asks for numbers moves with the branches of its example inputs, and never others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tapml.importing.exporting import EntryDescription, ExportedEntry, export_entry
+from tapml_targets.errors import InputError
+
+
+def _exported(module: nn.Module, *inputs: Tensor, takes: bool = True) -> ExportedEntry:
+    names = tuple(f"x{number}" for number in range(len(inputs)))
+    return export_entry(EntryDescription("main", module, inputs, names, takes_branches=takes))
+
+
+class _Padded(nn.Module):
+    """As FSMT looks for padding, and BART for the last token."""
+
+    def forward(self, tokens: Tensor, values: Tensor) -> Tensor:
+        padding = tokens.eq(1)
+        if padding.any():
+            values = values.masked_fill(padding[..., None], 0.0)
+        ends = tokens.eq(2)
+        if len(torch.unique_consecutive(ends.sum(1))) > 1:
+            raise ValueError("as many ends in each")
+        rows: Tensor = values[ends, :].view(tokens.shape[0], -1, values.shape[-1])
+        return rows[:, -1]
+
+
+def test_outputs_are_nan_where_a_run_takes_another_branch() -> None:
+    tokens, values = torch.tensor([[5, 6, 2], [7, 8, 2]]), torch.randn(2, 3, 4)
+    exported = _exported(_Padded(), tokens, values)
+    assert [line.rpartition(":")[0] for line in exported.branches] == [
+        "tests/importing/test_taken_branches.py"
+    ] * 3
+    program = exported.program.module()
+    other = values + 1
+    assert torch.equal(program(tokens, other), _Padded()(tokens, other))
+    padded = torch.tensor([[5, 1, 2], [7, 8, 2]])
+    assert torch.isnan(program(padded, values)).all()
+    moved = torch.tensor([[5, 2, 6], [7, 8, 2]])
+    assert torch.isnan(program(moved, values)).all()
+
+
+def test_what_follows_from_no_input_is_a_constant_and_of_a_fraction_refused() -> None:
+    class Constant(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            scaled: Tensor = x * sum(torch.linspace(0, 0.5, 3).tolist())
+            return scaled
+
+    exported = _exported(Constant(), torch.ones(3))
+    assert not exported.branches
+    assert torch.equal(exported.program.module()(torch.ones(3)), torch.full((3,), 0.75))
+
+    class Fraction(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if x.mean().item() > 0 else x
+
+    with pytest.raises(InputError, match="asks for a number that only a run knows"):
+        _exported(Fraction(), torch.ones(3))
+
+
+def test_extents_of_tensors_are_numbers() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.size: Any = nn.Buffer(torch.tensor(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            padded = nn.functional.pad(x, (0, self.size))
+            return padded[:, : self.size + 1]
+
+    x = torch.randn(2, 2)
+    assert torch.equal(_exported(Windows(), x).program.module()(x), Windows()(x))
+
+
+def test_a_module_of_the_user_is_refused() -> None:
+    tokens, values = torch.tensor([[5, 2]]), torch.randn(1, 2, 4)
+    with pytest.raises(InputError, match=r"asks for a number|only a run knows how many"):
+        _exported(_Padded(), tokens, values, takes=False)
+
+
+class _Experts(nn.Module):
+    """As DBRX runs the experts that any token has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        result = torch.zeros_like(rows)
+        mask = nn.functional.one_hot(chosen, 3).permute(2, 1, 0)
+        for place in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            expert = place[0]
+            _, token = torch.where(mask[expert])
+            if token.numel() == 0:
+                continue
+            result.index_add_(0, token, rows[token] @ self.weights[expert].T)
+        return result
+
+
+def test_a_loop_over_places_runs_over_all_of_them() -> None:
+    module, rows = _Experts(), torch.randn(5, 4)
+    all_of_one = torch.tensor([[1]] * 5)
+    exported = _exported(module, rows, all_of_one)
+    assert not exported.branches
+    mixed = torch.tensor([[2], [0], [2], [0], [0]])
+    for chosen in (all_of_one, mixed):
+        torch.testing.assert_close(
+            exported.program.module()(rows, chosen), module(rows, chosen), equal_nan=True
+        )
+    with pytest.raises(InputError, match="unbind of rows that a mask picks"):
+        _exported(module, rows, all_of_one, takes=False)
