@@ -28,7 +28,7 @@ from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
-from tapml.models.several_inputs import load_several
+from tapml.models.several_inputs import Trying, load_several
 from tapml.models.stepped import LoadedStepped
 from tapml.models.unlisted import NotThatWay, checked, settled
 from tapml.models.vision import DoesNotRun, load_vision
@@ -81,6 +81,7 @@ def load_any(
     inputs: Sequence[str | Path] = (),
     quantize: str = "",
     mlc_llm: str = "",
+    trying: Trying | None = None,
 ) -> Loaded:
     """Load a zoo model or a folder of any known family.
 
@@ -102,6 +103,8 @@ def load_any(
     mlc_llm
         Source of mlc-llm (:mod:`tapml.models.mlc_source`) whose definition and loader are taken for
         a decoder; empty for the class of ``transformers`` or of tapml.
+    trying
+        Told of each way of inputs that a class of no known kind is tried with.
 
     Raises
     ------
@@ -143,38 +146,43 @@ def load_any(
         raise InputError(f"--mlc-llm: {folder.name} is no decoder with a cache: leave it out")
     if read:
         _check_finite(module, folder, chosen)
-        return _module(_of_images(checkpoint, module, chosen), chosen, context_length, given)
+        return _module(
+            _of_images(checkpoint, module, chosen, trying), chosen, context_length, given
+        )
     try:
         loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
     except NotThatWay as error:
         if quantize or mlc_llm or checkpoint.form is not None or context_length is not None:
             raise
-        return _as_it_is(module, folder, chosen, error)
+        return _as_it_is(module, folder, chosen, error, trying)
     return as_mlc(loaded, checkpoint, mlc_llm) if mlc_llm else loaded
 
 
-def _of_images(checkpoint: Checkpoint, module: Any, chosen: str) -> LoadedModule:
+def _of_images(
+    checkpoint: Checkpoint, module: Any, chosen: str, trying: Trying | None
+) -> LoadedModule:
     """A model of images or sound, or a class's forward as it is."""
     folder, family = checkpoint.folder, checkpoint.family
     if family.several:
-        return _as_it_is(module, folder, chosen)
+        return _as_it_is(module, folder, chosen, None, trying)
     try:
         vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
         return checked(vision) if family.tried else vision
     except (DoesNotRun, NotThatWay) as error:
         if not family.tried:
             raise
-        return _as_it_is(module, folder, chosen, error)
+        return _as_it_is(module, folder, chosen, error, trying)
 
 
 def _as_it_is(
-    module: Any, folder: Path, dtype: str, refused: InputError | None = None
+    module: Any, folder: Path, dtype: str, refused: InputError | None, trying: Trying | None
 ) -> LoadedModule:
     """A class that is no model of a kind with entries of its own, or not one that they fit."""
     _check_finite(module, folder, dtype)
     reason = str(getattr(refused, "reason", "") or refused or "")
     try:
-        return checked(load_several(module, folder, dtype, hash_weights(module), reason))
+        found = load_several(module, folder, dtype, hash_weights(module), reason, trying)
+        return checked(found)
     except InputError as error:
         if refused is None:
             raise

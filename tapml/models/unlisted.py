@@ -335,7 +335,10 @@ def _of_whole_text(model: LoadedModel) -> LoadedModel:
 
 def _noted(model: _Model, reason: str = "") -> _Model:
     """With a note that it keeps no keys and values."""
-    note = "it keeps its tokens alone, so every run reads the whole text"
+    note = (
+        "it keeps its tokens alone, so every run reads the whole context: a token costs what "
+        f"{model.context_length} tokens cost, and more with a longer --context"
+    )
     changes: Any = {"notes": (*model.notes, f"{note}: {reason}" if reason else note)}
     noted: _Model = replace(model, **changes)
     return noted

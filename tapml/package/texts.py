@@ -54,7 +54,7 @@ On the command line:
 Validated on {device} ({vendor}, driver {driver}):
     {verdict}
 
-Tokens: {tokenizer}
+Text: {tokenizer}
 
 package.json holds the sizes and a SHA-256 of every file. It is checked when the package is loaded;
 `tapml run PACKAGE --verify` reads all of the weights as well, whatever their size.
@@ -113,7 +113,7 @@ In a page of your own on the same site:
 Validated on {device} ({vendor}, driver {driver}):
     {verdict}
 
-Tokens: {tokenizer}
+Text: {tokenizer}
 
 model.json holds the sizes and a SHA-256 of every file, which is checked as it is loaded.
 
