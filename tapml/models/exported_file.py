@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tapml.models.program_text import MAX_PROGRAM_BYTES, read_program
 from tapml.models.recorded_module import recorded, to_array
+from tapml.models.said_by import said_by
 from tapml.models.stored import ModuleTensor, StoredModule, SymbolRange
 from tapml_targets.errors import InputError
 
@@ -73,9 +74,8 @@ def convert_exported(path: Path, folder: Path) -> None:
             f"{path} is no whole archive of torch.export.save ({error}): save or fetch it again"
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        lines = str(error).strip().splitlines() or [""]
         raise InputError(
-            f"{path} cannot be read ({type(error).__name__}: {lines[0][:200]}): {_AGAIN}"
+            f"{path} cannot be read ({type(error).__name__}: {said_by(error)}): {_AGAIN}"
             f"{torch.__version__}"
         ) from error
 

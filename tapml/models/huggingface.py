@@ -28,6 +28,7 @@ from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
 from tapml.models.resolve import PROGRAM, resolve_model
+from tapml.models.said_by import said_by
 from tapml.models.several_inputs import Trying, load_several
 from tapml.models.stepped import LoadedStepped
 from tapml.models.unlisted import NotThatWay, checked, settled
@@ -120,7 +121,8 @@ def load_any(
     if mlc_llm and quantize:
         raise InputError("--mlc-llm takes float weights: leave --quantize out")
     if folder.is_file():
-        return _module(load_onnx(folder, given), dtype, context_length, given)
+        file = load_onnx(folder, given)
+        return _module(file, dtype, context_length, file.without_fixed(given))
     if (folder / PROGRAM).is_file():
         return _module(load_recorded(folder), dtype, context_length, given)
     checkpoint = inspect_checkpoint(folder)
@@ -320,11 +322,10 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # libraries raise errors of any class on a malformed folder
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        if isinstance(error, KeyError):
-            reason = [_of_key(error, checkpoint.config)]
+        key = isinstance(error, KeyError)
+        reason = _of_key(error, checkpoint.config) if key else said_by(error)
         raise InputError(
-            f"{folder} cannot be loaded ({reason[0][:300]}): expected a complete model folder "
+            f"{folder} cannot be loaded ({reason}): expected a complete model folder "
             f"of {checkpoint.family.architectures[0]}; fetch it again"
         ) from error
     # Names and shapes were checked before; transformers would initialise missing weights randomly.

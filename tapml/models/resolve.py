@@ -14,7 +14,9 @@ PROGRAM: Final = "program.json"
 """A recorded module's graph (:mod:`tapml.models.recorded_module`)."""
 ONNX: Final = ".onnx"
 _TO_ONNX: Final = "; export it as ONNX"
-_OF_TORCH: Final = "; build its module in Python and give it to tapml.from_torch"
+_OF_TORCH: Final = (
+    "; build its module in Python and give it to tapml.from_torch, or torch.export.save it as .pt2"
+)
 # What to do with other files.
 _HINTS: Final = {
     ".safetensors": "; config.json belongs beside it, and the folder of both is the model",

@@ -25,6 +25,7 @@ from tapml.models.families.masks import text_config
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.one_entry import one_entry
+from tapml.models.said_by import said_by
 from tapml.models.stored import MODULE, ModuleTensor, StoredModule
 from tapml.models.vision import images_by_seed, results
 from tapml_targets.errors import InputError
@@ -219,8 +220,7 @@ def load_several(
             with torch.no_grad():
                 found = results(module(**{k.name: torch.from_numpy(v) for k, v in given}))
         except Exception as error:  # a class may ask for anything
-            lines = str(error).strip().splitlines() or [""]
-            problem = f"{type(error).__name__}: {lines[0][:200]}"
+            problem = f"{type(error).__name__}: {said_by(error)}"
             continue
         if found:
             return _loaded(module, folder, dtype, weights_hash, inputs, tuple(found), reason)

@@ -26,6 +26,7 @@ from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
 from tapml.models.loaded import Loaded, LoadedModel
 from tapml.models.positions_of_past import positions_of_past
 from tapml.models.quiet_transformers import quiet_transformers
+from tapml.models.said_by import said_by
 from tapml.models.stepped import CACHES, absent_attributes, kept_by
 from tapml_targets.errors import InputError
 
@@ -376,5 +377,4 @@ def _difference(model: Loaded) -> str | None:
 
 
 def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    return f"{type(error).__name__}: {said_by(error)}"
