@@ -15,6 +15,7 @@ from tapml.models.checkpoint import Checkpoint, inspect_checkpoint
 from tapml.models.codec_of_folder import load_codec
 from tapml.models.families.family import Family
 from tapml.models.families.masks import text_config
+from tapml.models.file_names import PROGRAM
 from tapml.models.input_files import Array, input_file
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
 from tapml.models.mapped_weights import map_weights
@@ -27,7 +28,7 @@ from tapml.models.published import load_published
 from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
-from tapml.models.resolve import PROGRAM, resolve_model
+from tapml.models.resolve import resolve_model
 from tapml.models.said_by import said_by
 from tapml.models.several_inputs import Trying, load_several
 from tapml.models.stepped import LoadedStepped

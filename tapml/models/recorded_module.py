@@ -26,9 +26,9 @@ import torch
 from tapml.durable.files import replace_folder, write_bytes
 from tapml.models.checkpoint import read_json
 from tapml.models.entries import EntryModule
+from tapml.models.file_names import CONFIG, PROGRAM
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.program_text import MAX_PROGRAM_BYTES, read_program, write_program
-from tapml.models.resolve import CONFIG, PROGRAM
 from tapml.models.stored import MODULE, StoredModule
 from tapml.models.tensor_file import open_tensors, write_tensors
 from tapml.models.weights_hash import hash_tensors

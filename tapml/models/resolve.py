@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from tapml.models.converted import EXPORTED, GGUF, converted_folder
+from tapml.models.file_names import CONFIG
 from tapml_targets.errors import InputError
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
-CONFIG: Final = "config.json"
-PROGRAM: Final = "program.json"
-"""A recorded module's graph (:mod:`tapml.models.recorded_module`)."""
 ONNX: Final = ".onnx"
 _TO_ONNX: Final = "; export it as ONNX"
 _OF_TORCH: Final = (
