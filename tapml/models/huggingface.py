@@ -323,8 +323,9 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # libraries raise errors of any class on a malformed folder
-        key = isinstance(error, KeyError)
-        reason = _of_key(error, checkpoint.config) if key else said_by(error)
+        reason = said_by(error)
+        if isinstance(error, KeyError):
+            reason = _of_key(error, checkpoint.config)
         raise InputError(
             f"{folder} cannot be loaded ({reason}): expected a complete model folder "
             f"of {checkpoint.family.architectures[0]}; fetch it again"

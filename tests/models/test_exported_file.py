@@ -133,6 +133,8 @@ def test_a_damaged_or_unknown_file_is_refused_in_one_line(
 
 
 class Counting(nn.Module):
+    count: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("count", torch.zeros(1))

@@ -165,7 +165,7 @@ def test_inputs_that_decide_extents_or_a_branch_are_constants_of_the_model(tmp_p
         onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx"
     )
     given = {"x": np.ones((2, 4), np.float32), "rate": np.array(16), "shape": np.array([3, 4])}
-    np.savez(tmp_path / "inputs.npz", **given)
+    np.savez(tmp_path / "inputs.npz", **given)  # type: ignore[arg-type]
     model = load_any(tmp_path / "net.onnx", inputs=[tmp_path / "inputs.npz"])
     assert model.stored.facts()["input"] == "x float32 [2, 4]"
     assert any("rate is 16 from now on" in each for each in model.notes)
