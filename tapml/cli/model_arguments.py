@@ -32,7 +32,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="NAME|PATH",
         help="a model that ships with tapml, a local Hugging Face folder of a known family, also "
-        "quantized, a GGUF file, a recorded torch module, or an .onnx file "
+        "quantized, a GGUF file, a recorded torch module, a .pt2 or an .onnx file "
         f"(default: {DEFAULT_MODEL})",
     )
     group.add_argument(

@@ -141,8 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not model.workload.generates:
             from tapml.cli.run_once import run_once
 
-            if arguments.interactive:
-                raise InputError(f"{model.name} writes no text: leave --interactive out")
+            check_no_text(model.name, arguments)
             run_once(model, arguments, time.monotonic() - started)
             return _profile(model, arguments.profile)
         sampling = sampling_of(arguments)
@@ -324,6 +323,23 @@ def _prompt(
         return ids, model.codec.decode(ids)
     except InputError:
         return ids, None
+
+
+def check_no_text(name: str, arguments: argparse.Namespace) -> None:
+    """Raise InputError if an option is given that only a text has."""
+    given = {
+        "--interactive": arguments.interactive,
+        "--chat": arguments.chat,
+        "--system": arguments.system,
+        "--temperature": arguments.temperature,
+        "--top-p": arguments.top_p < 1,
+        "--top-k": arguments.top_k,
+        "--seed": arguments.seed is not None,
+        "--stop": arguments.stop,
+    }
+    found = [option for option, value in given.items() if value]
+    if found:
+        raise InputError(f"{name} continues no text: leave {', '.join(found)} out")
 
 
 def _check_interactive(arguments: argparse.Namespace) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _SINGLE = "model.safetensors"
 _ADAPTER: Final = "adapter_config.json"
 _INDEX = "model.safetensors.index.json"
+# Of models that are one file.
+_FILES: Final = ("*.gguf", "*.onnx", "onnx/model.onnx", "*.pt2")
 _LARGEST_JSON = 64 * 1024 * 1024
 _DTYPES: Final = ("float32", "float16", "bfloat16")
 # Of quantized weights.
@@ -137,10 +139,16 @@ def _tensors(file: Path, dtypes: Sequence[str]) -> dict[str, StoredTensor]:
     }
     for name, tensor in tensors.items():
         if tensor.dtype not in dtypes:
+            if tensor.dtype == "float64":
+                remedy = "convert it where it was made (model.float().save_pretrained(FOLDER))"
+            else:
+                remedy = (
+                    "config.json says nothing of a quantization with it: fetch config.json again, "
+                    "or save the model unquantized"
+                )
             raise InputError(
-                f"tensor {name[:100]!r} in {file} has dtype {tensor.dtype}, and config.json says "
-                f"nothing of a quantization with it: expected one of {', '.join(dtypes)}; fetch "
-                "config.json again, or save the model unquantized"
+                f"tensor {name[:100]!r} in {file} has dtype {tensor.dtype}, expected one of "
+                f"{', '.join(dtypes)}; {remedy}"
             )
     return tensors
 
@@ -183,7 +191,7 @@ def _weight_files(folder: Path) -> list[Path]:
             "which is not there; fetch the folder again"
         )
     shards = any(folder.glob("model-*.safetensors"))
-    remedy = f"; fetch {_INDEX}, which lists the parts" if shards else ""
+    remedy = f"; fetch {_INDEX}, which lists the parts" if shards else _model_inside(folder)
     raise InputError(
         f"{folder} has no weights: expected {_SINGLE} or {_INDEX}, found {_listing(folder)}{remedy}"
     )
@@ -194,9 +202,16 @@ def _model_inside(folder: Path) -> str:
     snapshots = sorted(each.parent for each in folder.glob("snapshots/*/config.json"))
     if snapshots:
         return f"; give the model in it, {snapshots[-1]}"
-    files = sorted(folder.glob("*.gguf"))
+    files = [each for kind in _FILES for each in sorted(folder.glob(kind))]
     if files:
         return f"; give the file, {files[0]}"
+    if (folder / "model_index.json").is_file():
+        return (
+            "; it is a pipeline of several models (diffusers): give the part that is of "
+            "transformers, such as its text_encoder, and others as modules (tapml.from_torch)"
+        )
+    if (folder / "saved_model.pb").is_file():
+        return "; it is TensorFlow's SavedModel: export it as ONNX (tf2onnx --saved-model)"
     if (folder / _ADAPTER).exists():
         return (
             f"; {_ADAPTER} is an adapter's: merge it into its base model and save that "

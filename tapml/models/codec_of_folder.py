@@ -8,6 +8,7 @@ from typing import Final
 from tapml.models import sentencepiece_file, tiktoken_file
 from tapml.models.checkpoint import read_json
 from tapml.models.longest_match import VOCABULARY, LongestMatch
+from tapml.models.said_by import said_by
 from tapml.models.text import Codec, TextCodec
 from tapml_targets.errors import InputError
 
@@ -39,9 +40,9 @@ def load_codec(folder: Path) -> Codec | None:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # libraries raise errors of any class on a malformed file
-        reason = str(error).strip().splitlines() or [type(error).__name__]
+        reason = said_by(error)
         raise InputError(
-            f"the tokenizer in {folder} cannot be loaded ({reason[0][:300]}): fetch its "
+            f"the tokenizer in {folder} cannot be loaded ({reason}): fetch its "
             "tokenizer.json again, or remove the tokenizer files and give token ids (--tokens)"
         ) from error
     return TextCodec(tokenizer)

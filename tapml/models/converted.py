@@ -13,17 +13,20 @@ from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import InputError, SetupError
 
 GGUF: Final = ".gguf"
+EXPORTED: Final = ".pt2"
 _CODE: Final = (
+    "exported_file.py",
     "gguf/architectures.py",
     "gguf/blocks.py",
     "gguf/convert.py",
     "gguf/tokenizer.py",
     "mlc_folder.py",
+    "program_text.py",
 )
 
 
 def converted_folder(path: Path) -> Path | None:
-    """The folder that a GGUF file or an mlc folder is converted to; None if it is neither.
+    """The folder that a GGUF file, an exported program or an mlc folder is converted to, or None.
 
     Raises
     ------
@@ -50,6 +53,10 @@ def converted_folder(path: Path) -> Path | None:
 def _conversion(path: Path) -> Callable[[Path, Path], None] | None:
     # torch comes with either, and most models need neither.
     if path.is_file():
+        if path.suffix.lower() == EXPORTED:
+            from tapml.models.exported_file import convert_exported
+
+            return convert_exported
         if path.suffix.lower() != GGUF:
             return None
         from tapml.models.gguf.convert import convert_gguf

@@ -15,6 +15,7 @@ from tapml.models.checkpoint import Checkpoint, inspect_checkpoint
 from tapml.models.codec_of_folder import load_codec
 from tapml.models.families.family import Family
 from tapml.models.families.masks import text_config
+from tapml.models.file_names import PROGRAM
 from tapml.models.input_files import Array, input_file
 from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
 from tapml.models.mapped_weights import map_weights
@@ -27,8 +28,9 @@ from tapml.models.published import load_published
 from tapml.models.quiet_transformers import quiet_transformers
 from tapml.models.recorded_module import load_recorded
 from tapml.models.recurrent import LoadedRecurrent
-from tapml.models.resolve import PROGRAM, resolve_model
-from tapml.models.several_inputs import load_several
+from tapml.models.resolve import resolve_model
+from tapml.models.said_by import said_by
+from tapml.models.several_inputs import Trying, load_several
 from tapml.models.stepped import LoadedStepped
 from tapml.models.unlisted import NotThatWay, checked, settled
 from tapml.models.vision import DoesNotRun, load_vision
@@ -81,6 +83,7 @@ def load_any(
     inputs: Sequence[str | Path] = (),
     quantize: str = "",
     mlc_llm: str = "",
+    trying: Trying | None = None,
 ) -> Loaded:
     """Load a zoo model or a folder of any known family.
 
@@ -102,6 +105,8 @@ def load_any(
     mlc_llm
         Source of mlc-llm (:mod:`tapml.models.mlc_source`) whose definition and loader are taken for
         a decoder; empty for the class of ``transformers`` or of tapml.
+    trying
+        Told of each way of inputs that a class of no known kind is tried with.
 
     Raises
     ------
@@ -117,7 +122,8 @@ def load_any(
     if mlc_llm and quantize:
         raise InputError("--mlc-llm takes float weights: leave --quantize out")
     if folder.is_file():
-        return _module(load_onnx(folder, given), dtype, context_length, given)
+        file = load_onnx(folder, given)
+        return _module(file, dtype, context_length, file.without_fixed(given))
     if (folder / PROGRAM).is_file():
         return _module(load_recorded(folder), dtype, context_length, given)
     checkpoint = inspect_checkpoint(folder)
@@ -143,38 +149,43 @@ def load_any(
         raise InputError(f"--mlc-llm: {folder.name} is no decoder with a cache: leave it out")
     if read:
         _check_finite(module, folder, chosen)
-        return _module(_of_images(checkpoint, module, chosen), chosen, context_length, given)
+        return _module(
+            _of_images(checkpoint, module, chosen, trying), chosen, context_length, given
+        )
     try:
         loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
     except NotThatWay as error:
         if quantize or mlc_llm or checkpoint.form is not None or context_length is not None:
             raise
-        return _as_it_is(module, folder, chosen, error)
+        return _as_it_is(module, folder, chosen, error, trying)
     return as_mlc(loaded, checkpoint, mlc_llm) if mlc_llm else loaded
 
 
-def _of_images(checkpoint: Checkpoint, module: Any, chosen: str) -> LoadedModule:
+def _of_images(
+    checkpoint: Checkpoint, module: Any, chosen: str, trying: Trying | None
+) -> LoadedModule:
     """A model of images or sound, or a class's forward as it is."""
     folder, family = checkpoint.folder, checkpoint.family
     if family.several:
-        return _as_it_is(module, folder, chosen)
+        return _as_it_is(module, folder, chosen, None, trying)
     try:
         vision = load_vision(module, family, folder, chosen, hash_weights(module), BATCH)
         return checked(vision) if family.tried else vision
     except (DoesNotRun, NotThatWay) as error:
         if not family.tried:
             raise
-        return _as_it_is(module, folder, chosen, error)
+        return _as_it_is(module, folder, chosen, error, trying)
 
 
 def _as_it_is(
-    module: Any, folder: Path, dtype: str, refused: InputError | None = None
+    module: Any, folder: Path, dtype: str, refused: InputError | None, trying: Trying | None
 ) -> LoadedModule:
     """A class that is no model of a kind with entries of its own, or not one that they fit."""
     _check_finite(module, folder, dtype)
     reason = str(getattr(refused, "reason", "") or refused or "")
     try:
-        return checked(load_several(module, folder, dtype, hash_weights(module), reason))
+        found = load_several(module, folder, dtype, hash_weights(module), reason, trying)
+        return checked(found)
     except InputError as error:
         if refused is None:
             raise
@@ -312,11 +323,11 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # libraries raise errors of any class on a malformed folder
-        reason = str(error).strip().splitlines() or [type(error).__name__]
+        reason = said_by(error)
         if isinstance(error, KeyError):
-            reason = [_of_key(error, checkpoint.config)]
+            reason = _of_key(error, checkpoint.config)
         raise InputError(
-            f"{folder} cannot be loaded ({reason[0][:300]}): expected a complete model folder "
+            f"{folder} cannot be loaded ({reason}): expected a complete model folder "
             f"of {checkpoint.family.architectures[0]}; fetch it again"
         ) from error
     # Names and shapes were checked before; transformers would initialise missing weights randomly.

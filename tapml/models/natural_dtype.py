@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tapml.models.checkpoint import inspect_checkpoint, read_json
-from tapml.models.resolve import CONFIG, ONNX, PROGRAM
+from tapml.models.file_names import CONFIG, PROGRAM
+from tapml.models.resolve import ONNX
 from tapml.models.stored import StoredModule
 
 

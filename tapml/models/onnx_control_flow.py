@@ -215,9 +215,7 @@ def _if(at: _Node) -> None:
     given, written, (condition,) = at.given, at.written, at.node.input
     known = at.constant(condition)
     if known is not None:
-        branch = given["then_branch" if known.any() else "else_branch"]
-        for name, value in zip(at.node.output, at.put(branch, "branch", {}), strict=True):
-            written.result(value, name)
+        _take(at, bool(known.any()))
         return
     sides = [at.put(given[name], name.split("_")[0], {}) for name in ("then_branch", "else_branch")]
     outputs = [given[name].output for name in ("then_branch", "else_branch")]
@@ -230,6 +228,19 @@ def _if(at: _Node) -> None:
                 "known only when it runs: export the branch that is needed",
             )
         written.result(at.chosen(condition, yes, no, values[0]), name)
+
+
+def _take(at: _Node, condition: bool) -> None:
+    branch = at.given["then_branch" if condition else "else_branch"]
+    for name, value in zip(at.node.output, at.put(branch, "branch", {}), strict=True):
+        at.written.result(value, name)
+
+
+def put_branch(node: Any, condition: bool) -> Written:
+    """One branch of an ``If``, written out."""
+    written = Written(node.name or node.output[0])
+    _take(_Node(node, written, {}, {}), condition)
+    return written
 
 
 def _extents(value: Any) -> list[int] | None:

@@ -1,16 +1,14 @@
-"""Loads an ONNX file: checked, with fixed shapes, its constants folded by onnxruntime.
+"""Loads an ONNX file: with fixed shapes, its constants folded by onnxruntime.
 
-The file is untrusted: its size is bounded, tensors outside of it lie in its folder, and the size of
-each is checked before it is read. onnxruntime folds what depends on shapes alone, so that an
-importer needs no shape at run time, and it is the root that the plan is compared with.
+onnxruntime folds what depends on shapes alone, so that an importer needs no shape at run time, and
+it is the root that the plan is compared with.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ from torch import nn
 from tapml.models.entries import EntryModule
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.onnx_control_flow import has_control_flow, write_out_control_flow
+from tapml.models.onnx_fixed import fix_inputs
 from tapml.models.onnx_forms import (
     OLDEST_OPSET,
     has_others,
@@ -31,17 +30,23 @@ from tapml.models.onnx_forms import (
     write_out_others,
 )
 from tapml.models.onnx_ml import without_text, write_out_ml
+from tapml.models.onnx_reading import (
+    AGAIN,
+    MOST_NODES,
+    NO_MODEL,
+    check_installed,
+    read_onnx,
+    reading,
+    settle_weights,
+    widen,
+)
 from tapml.models.onnx_recurrent import has_recurrent, write_out_recurrent
 from tapml.models.onnx_static import fold_extents
 from tapml.models.stored import MODULE, Measure, ModuleTensor, StoredModule
-from tapml_targets.errors import InputError, SetupError, UnsupportedOperatorError
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_NO_MODEL: Final = " is no valid ONNX model: "
-_AGAIN: Final = "; export it again"
-_LARGEST: Final = (1 << 31) - 1
-_MOST_NODES: Final = 1 << 17
 _OF_CODES: Final = 5e-2
 # Steps are rare, and so the root of the mean of their squares is small.
 _USUAL: Final = 5e-3
@@ -77,11 +82,20 @@ class OnnxModel(LoadedModule):
         The same before, with all tensors in it.
     outside
         Names of the files that tensors lay in.
+    fixed
+        Names of inputs of the file that are constants of the model.
     """
 
     folded: Any = field(kw_only=True)
     original: Any = field(kw_only=True)
     outside: tuple[str, ...] = field(default=(), kw_only=True)
+    fixed: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def without_fixed(
+        self, given: Sequence[tuple[Array | dict[str, Array], str]]
+    ) -> list[tuple[Array | dict[str, Array], str]]:
+        """Inputs of the file without those that are constants of the model."""
+        return [(_without(arrays, self.fixed), text) for arrays, text in given]
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -115,6 +129,28 @@ class OnnxModel(LoadedModule):
             )
 
 
+class _SizesError(InputError):
+    """The file is right, and the sizes of its inputs are refused."""
+
+
+def _by_name(model: Any, given: Array | Mapping[str, Array]) -> Array | Mapping[str, Array]:
+    if isinstance(given, Mapping) or len(model.graph.input) != 1:
+        return given
+    return {str(model.graph.input[0].name): given}
+
+
+def _named(inputs: Sequence[tuple[Any, str]]) -> Mapping[str, Array]:
+    """The first inputs, if they have names."""
+    first = inputs[0][0] if inputs else {}
+    return first if isinstance(first, Mapping) else {}
+
+
+def _without(given: Any, names: Collection[str]) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    return {name: each for name, each in given.items() if name not in names}
+
+
 def _allowed(node: Any) -> float:
     """What :data:`_ALLOWED` has of a node."""
     if node.op_type == "SVMClassifier" and not any(e.name == "prob_a" for e in node.attribute):
@@ -142,15 +178,33 @@ def load_onnx(
     SetupError
         If onnx or onnxruntime is not installed.
     """
-    _check_installed()
-    original, outside = _read(path)
+    check_installed()
+    try:
+        return _load(path, inputs, branches=False)
+    except _SizesError:
+        if not inputs:
+            raise
+        return _load(path, inputs, branches=True)
+
+
+def _load(
+    path: Path, inputs: Sequence[tuple[Array | Mapping[str, Array], str]], *, branches: bool
+) -> OnnxModel:
+    """With `branches`, an input that decides a branch is fixed, and the other one is left out."""
+    original, outside = read_onnx(path)
     name = path.stem
     without_text(original)
-    widened = _widen(original)
+    settle_weights(original)
+    widened = widen(original)
+    named = [(_by_name(original, arrays), text) for arrays, text in inputs]
+    fixed = fix_inputs(original, _named(named), name, branches=branches)
+    if branches and not fixed:
+        return _load(path, inputs, branches=False)
+    inputs = [(_without(arrays, fixed), text) for arrays, text in named]
     ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
     folded = type(original)()
     folded.CopyFrom(original)
-    with _reading(path):
+    with reading(path):
         write_out_ml(folded)
         folded = with_defined(folded)
     folded = _written_out(_fold_as_read(folded, path), path, _probe(ports, inputs))
@@ -180,6 +234,10 @@ def load_onnx(
         path,
         notes=(
             *(
+                f"{key} is {value.tolist()} from now on: it decides extents, axes or a branch"
+                for key, value in fixed.items()
+            ),
+            *(
                 ("bfloat16 numbers are float32 here, which is exact for weights",)
                 if widened
                 else ()
@@ -191,6 +249,7 @@ def load_onnx(
         folded=folded,
         original=original,
         outside=outside,
+        fixed=tuple(fixed),
     )
 
 
@@ -223,140 +282,9 @@ def run_onnx(model: Any, inputs: Mapping[str, Array], *, hidden: bool = False) -
     return dict(zip(names, session.run(None, dict(inputs)), strict=True))
 
 
-def _check_installed() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise SetupError(f"an ONNX file needs {error.name}: pip install 'tapml[models]'") from error
-
-
-def _read(path: Path) -> tuple[Any, tuple[str, ...]]:
-    """The model with all its tensors, and the names of the other files they come from."""
-    import onnx
-
-    if path.stat().st_size > _LARGEST:
-        raise InputError(f"{path} is larger than {_LARGEST} bytes: put its tensors beside it")
-    with _reading(path):
-        model = onnx.load(path, load_external_data=False)
-        if not model.graph.node or len(model.graph.node) > _MOST_NODES:
-            raise InputError(
-                f"{path} has {len(model.graph.node)} nodes: expected 1 to {_MOST_NODES}"
-            )
-        total = sum(_external_bytes(each, path.parent) for each in _tensors(model.graph))
-        entries = (entry for each in _tensors(model.graph) for entry in each.external_data)
-        outside = sorted({entry.value for entry in entries if entry.key == "location"})
-        if total > _LARGEST - path.stat().st_size:
-            raise InputError(f"{path} has {total} bytes of tensors: expected at most {_LARGEST}")
-        onnx.external_data_helper.load_external_data_for_model(model, str(path.parent))
-        _check_model(model)
-        if model.functions:
-            model = onnx.inliner.inline_local_functions(model)
-    return model, tuple(outside)
-
-
-def _check_model(model: Any) -> None:
-    """Check a model. Outputs may lack their shapes, which the checker alone asks for."""
-    import onnx
-
-    types = [each.type.tensor_type for each in model.graph.output]
-    unshaped = [each for each in types if each.elem_type and not each.HasField("shape")]
-    for each in unshaped:
-        each.shape.SetInParent()
-    try:
-        onnx.checker.check_model(model)
-    finally:
-        for each in unshaped:
-            each.ClearField("shape")
-
-
-@contextmanager
-def _reading(path: Path, fault: str = _NO_MODEL, remedy: str = _AGAIN) -> Iterator[None]:
-    """What the libraries raise for a malformed file becomes one line."""
-    try:
-        yield
-    except (InputError, UnsupportedOperatorError, MemoryError):
-        raise
-    except Exception as error:  # errors of any class, from protobuf, onnx and onnxruntime
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = (lines or [type(error).__name__])[0]
-        raise InputError(f"{path}{fault}{reason[:300]}{remedy}") from error
-
-
-def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph and those inside of its nodes."""
-    pending = [graph]
-    while pending:
-        each = pending.pop()
-        yield each
-        for node in each.node:
-            for attribute in node.attribute:
-                pending += [attribute.g, *attribute.graphs]
-
-
-def _tensors(graph: Any) -> Iterator[Any]:
-    """Every stored tensor of a graph, its attributes and subgraphs."""
-    for each in _graphs(graph):
-        yield from each.initializer
-        for node in each.node:
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
-
-
-def _widen(model: Any) -> bool:
-    """Make bfloat16 float32, in place, which onnxruntime has no kernels for; whether any was."""
-    import onnx
-
-    narrow, wide = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
-    found = False
-    for tensor in _tensors(model.graph):
-        if tensor.data_type == narrow:
-            values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-            found = True
-    for graph in _graphs(model.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type == narrow:
-                value.type.tensor_type.elem_type = wide
-                found = True
-        for node in graph.node:
-            for attribute in node.attribute:
-                if attribute.name in ("to", "dtype") and attribute.i == narrow:
-                    attribute.i = wide
-                    found = True
-    return found
-
-
-def _external_bytes(tensor: Any, folder: Path) -> int:
-    """Bytes of a tensor outside of the file; raises InputError if it leaves the folder."""
-    if not tensor.external_data:
-        return 0
-    facts = {each.key: each.value for each in tensor.external_data}
-    location = facts.get("location", "")
-    inside = folder.resolve()
-    file = (inside / location).resolve()
-    if file.name != location or file.parent != inside or not file.is_file():
-        raise InputError(
-            f"tensor {tensor.name[:100]!r} lies in {location[:100]!r}: expected a file in {folder}"
-        )
-    size = file.stat().st_size
-    try:
-        offset = int(facts.get("offset", 0))
-        length = int(facts.get("length", size - offset))
-    except ValueError as error:
-        raise InputError(f"tensor {tensor.name[:100]!r}: {error}") from error
-    if offset < 0 or length < 0 or offset + length > size:
-        raise InputError(
-            f"tensor {tensor.name[:100]!r} is at {offset} to {offset + length} of {file.name}, "
-            f"which has {size} bytes: fetch the file again"
-        )
-    return length
-
-
 def _fix_shapes(model: Any, given: Any, name: str) -> list[ModuleTensor]:
     """Write the extents of the inputs into the model."""
-    weights = {each.name for each in model.graph.initializer}
-    values = [each for each in model.graph.input if each.name not in weights]
+    values = list(model.graph.input)
     if not values:
         raise InputError(f"{name} takes no input: expected a model that computes something")
     arrays: dict[str, Any] = {}
@@ -386,6 +314,8 @@ def _fix_shapes(model: Any, given: Any, name: str) -> list[ModuleTensor]:
                     "with the sizes to move it for (--input x.npy)"
                 )
             extent = 1 if found is None else int(np.shape(found)[axis])
+            if extent < 1:
+                raise InputError(f"input {value.name} of {name} is empty along axis {axis}")
             dim.Clear()
             dim.dim_value = extent
         ports.append(ModuleTensor(value.name, element, tuple(dim.dim_value for dim in dims)))
@@ -424,7 +354,7 @@ def _fold(model: Any, path: Path) -> Any:
     options.log_severity_level = 4
     # It makes codes of numbers that the file has as they are.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    with tempfile.TemporaryDirectory() as folder, _reading(path):
+    with tempfile.TemporaryDirectory() as folder, reading(path):
         file = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(file)
         # Sums of codes are whole numbers as long as no scale is in their weights.
@@ -457,8 +387,8 @@ def _fold_as_read(model: Any, path: Path) -> Any:
             onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception:  # of onnxruntime's own classes
             raise error from None
-        reason = str(error).partition(_NO_MODEL)[2].removesuffix(_AGAIN)
-        raise InputError(
+        reason = str(error).partition(NO_MODEL)[2].removesuffix(AGAIN)
+        raise _SizesError(
             f"{path} does not take inputs of these sizes: {reason}; give others (--input), which "
             "each of its branches has to take, or export the branch that is needed"
         ) from error
@@ -484,7 +414,7 @@ def _written_out(model: Any, path: Path, probe: Mapping[str, Array]) -> Any:
     """
 
     def run(model: Any) -> dict[str, Array]:
-        with _reading(path, " does not run on its inputs: ", "; give others (--input)"):
+        with reading(path, " does not run on its inputs: ", "; give others (--input)"):
             return run_onnx(model, probe, hidden=True)
 
     for _ in range(_DEEPEST):
@@ -493,7 +423,7 @@ def _written_out(model: Any, path: Path, probe: Mapping[str, Array]) -> Any:
         loops, others = has_control_flow(model), has_others(model)
         if loops or others or has_recurrent(model):
             model = _raised(model)
-        with _reading(path):
+        with reading(path):
             if loops or others:
                 values = run(model) | dict(probe)
                 if others:
@@ -502,10 +432,10 @@ def _written_out(model: Any, path: Path, probe: Mapping[str, Array]) -> Any:
                     write_out_control_flow(model, {name: v.shape for name, v in values.items()})
             elif not write_out_recurrent(model):
                 return model
-            if len(model.graph.node) > _MOST_NODES:
+            if len(model.graph.node) > MOST_NODES:
                 raise InputError(
                     f"{path} has {len(model.graph.node)} nodes with its loops unrolled: expected "
-                    f"at most {_MOST_NODES}"
+                    f"at most {MOST_NODES}"
                 )
         model = _fold(model, path)
     return model

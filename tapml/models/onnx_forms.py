@@ -147,6 +147,16 @@ def _lp_normalization(at: At) -> list[str]:
 _AXES_OF_NORMS: Final = 18
 
 
+def _is_inf(at: At) -> list[str]:
+    one, value = at.written.one, at.node.input[0]
+    above, below = (bool(at.given.get(f"detect_{e}", 1)) for e in ("positive", "negative"))
+    if above == below:
+        # No magnitude is minus infinity.
+        magnitude = one("Abs", value)
+        return [one("Equal", magnitude, at.number(math.inf if above else -math.inf))]
+    return [one("Equal", value, at.number(math.inf if above else -math.inf))]
+
+
 def _swish(at: At) -> list[str]:
     one, value = at.written.one, at.node.input[0]
     scaled = one("Mul", value, at.number(float(at.given.get("alpha", 1.0))))
@@ -304,6 +314,7 @@ _WRITERS: Final[dict[str, _Writer]] = {
     "Col2Im": _col2im,
     "DFT": _dft,
     "Det": _det,
+    "IsInf": _is_inf,
     "LpNormalization": _lp_normalization,
     "ReverseSequence": _reverse_sequence,
     "STFT": _stft,

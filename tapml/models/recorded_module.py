@@ -26,9 +26,9 @@ import torch
 from tapml.durable.files import replace_folder, write_bytes
 from tapml.models.checkpoint import read_json
 from tapml.models.entries import EntryModule
+from tapml.models.file_names import CONFIG, PROGRAM
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.program_text import MAX_PROGRAM_BYTES, read_program, write_program
-from tapml.models.resolve import CONFIG, PROGRAM
 from tapml.models.stored import MODULE, StoredModule
 from tapml.models.tensor_file import open_tensors, write_tensors
 from tapml.models.weights_hash import hash_tensors
@@ -99,6 +99,12 @@ class RecordedModule(LoadedModule):
             path.is_dir() and {each.name for each in path.iterdir()} <= _FILES
         ):
             raise InputError(f"{path} holds something else: expected a new folder, or a recording")
+        with replace_folder(path) as made:
+            self.write(made)
+        return replace(self, source=path.resolve())
+
+    def write(self, folder: Path) -> None:
+        """Write the files of its folder into one that is there."""
         tensors = dict(self.program.state_dict)
         tensors |= {f"{_CONSTANT}{name}": each for name, each in self.program.constants.items()}
         samples = {
@@ -109,13 +115,11 @@ class RecordedModule(LoadedModule):
             for kind, arrays in (("x", inputs), ("y", outputs))
             for index, array in enumerate(arrays)
         }
-        with replace_folder(path) as made:
-            signature = json.dumps({KEY: self.signature.to_json()}, indent=1)
-            write_bytes(made / CONFIG, signature.encode())
-            write_bytes(made / PROGRAM, write_program(self.program))
-            _write(made / WEIGHTS, {name: to_array(each) for name, each in tensors.items()})
-            _write(made / SAMPLES, samples)
-        return replace(self, source=path.resolve())
+        signature = json.dumps({KEY: self.signature.to_json()}, indent=1)
+        write_bytes(folder / CONFIG, signature.encode())
+        write_bytes(folder / PROGRAM, write_program(self.program))
+        _write(folder / WEIGHTS, {name: to_array(each) for name, each in tensors.items()})
+        _write(folder / SAMPLES, samples)
 
 
 def to_array(tensor: torch.Tensor) -> Array:

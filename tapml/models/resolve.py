@@ -5,20 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tapml.models.converted import GGUF, converted_folder
+from tapml.models.converted import EXPORTED, GGUF, converted_folder
+from tapml.models.file_names import CONFIG
 from tapml_targets.errors import InputError
 
 _ZOO = Path(__file__).resolve().parent / "zoo"
-CONFIG: Final = "config.json"
-PROGRAM: Final = "program.json"
-"""A recorded module's graph (:mod:`tapml.models.recorded_module`)."""
 ONNX: Final = ".onnx"
 _TO_ONNX: Final = "; export it as ONNX"
-_OF_TORCH: Final = "; build its module in Python and give it to tapml.from_torch"
+_OF_TORCH: Final = (
+    "; build its module in Python and give it to tapml.from_torch, or torch.export.save it as .pt2"
+)
 # What to do with other files.
 _HINTS: Final = {
     ".safetensors": "; config.json belongs beside it, and the folder of both is the model",
-    ".pt2": "; torch.export.load it, and give its module to tapml.from_torch",
+    ".ort": "; it is onnxruntime's own form: give the .onnx file that it was made of",
+    ".pte": "; it is ExecuTorch's: torch.export.save the program that it was made of as .pt2",
+    **dict.fromkeys((".engine", ".plan", ".mlmodel"), "; it is compiled: give what it was made of"),
+    **dict.fromkeys((".joblib", ".pkl"), "; a pickle is never read: export it as ONNX (skl2onnx)"),
     ".h5": _TO_ONNX,
     ".keras": f"{_TO_ONNX} (model.export(NAME, format='onnx'))",
     ".pb": f"{_TO_ONNX} (tf2onnx)",
@@ -67,7 +70,8 @@ def resolve_model(name_or_path: str | Path) -> Path:
             hint = f"; give its folder, {path.parent}"
         raise InputError(
             f"{text!r} is a file: expected a model folder (config.json, *.safetensors), a GGUF "
-            f"file (*{GGUF}), an {ONNX} file, or the name of a model that ships with tapml{hint}"
+            f"file (*{GGUF}), an {ONNX} file, an exported program (*{EXPORTED}), or the name of a "
+            f"model that ships with tapml{hint}"
         )
     zoo = ", ".join(zoo_names()) or "none here: `pip install ./tapml/models/zoo` in a checkout"
     raise InputError(

@@ -8,6 +8,8 @@ compared. Names are those that the forward requires, then those that it asks for
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice, product
@@ -23,6 +25,7 @@ from tapml.models.families.masks import text_config
 from tapml.models.families.preprocessed import features, image, sound
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.one_entry import one_entry
+from tapml.models.said_by import said_by
 from tapml.models.stored import MODULE, ModuleTensor, StoredModule
 from tapml.models.vision import images_by_seed, results
 from tapml_targets.errors import InputError
@@ -37,8 +40,14 @@ _SAMPLES: Final = 2
 # A coordinate of a page, as models of layouts count.
 _PAGE: Final = 1000
 _MOST_TRIED: Final = 96
+# A large model takes long for each of them, and its user waits.
+_MOST_SECONDS: Final = 120.0
+# Numbers of one way of inputs.
+_MOST_NUMBERS: Final = 1 << 27
 _INTEGER: Final = "int32"
 _Shape: TypeAlias = "tuple[int, ...]"
+Trying: TypeAlias = "Callable[[int, str], None]"
+"""Is told the number of a way of inputs, from 1, and the names of the inputs."""
 _Shapes: TypeAlias = "Callable[[Any], Sequence[_Shape]]"
 
 
@@ -182,7 +191,12 @@ class LoadedSeveral(LoadedModule):
 
 
 def load_several(
-    module: Any, folder: Path, dtype: str, weights_hash: str, reason: str = ""
+    module: Any,
+    folder: Path,
+    dtype: str,
+    weights_hash: str,
+    reason: str = "",
+    trying: Trying | None = None,
 ) -> LoadedSeveral:
     """A loaded module with the first inputs that its forward runs with, as samples by seed.
 
@@ -194,17 +208,30 @@ def load_several(
         As of :class:`Loaded`.
     reason
         Why it does not move as a model of its kind; a note says so.
+    trying
+        Called before each way of inputs is tried.
 
     Raises
     ------
     InputError
-        If its forward runs with no inputs that are known here; the message says why not.
+        If its forward runs with no inputs that are known here; the message says why not. No way
+        begins after two minutes.
     """
     for config in (module.config, text_config(module)):
         if getattr(config, "use_cache", None):
             config.use_cache = False
     problem = "no argument of its forward has a known shape"
-    for inputs in islice(_candidates(module, dtype), _MOST_TRIED):
+    started = time.monotonic()
+    for number, inputs in enumerate(islice(_candidates(module, dtype), _MOST_TRIED)):
+        if number and time.monotonic() - started > _MOST_SECONDS:
+            problem = f"{problem}; {number} were tried in {_MOST_SECONDS:.0f} s"
+            break
+        if sum(math.prod(map(int, each.shape)) for each in inputs) > _MOST_NUMBERS:
+            shapes = ", ".join(map(str, inputs))
+            problem = f"{shapes} has more than {_MOST_NUMBERS} numbers"
+            continue
+        if trying is not None:
+            trying(number + 1, ", ".join(each.name for each in inputs))
         arrays = [_array(each, module.config, 0) for each in inputs]
         given = zip(inputs, arrays, strict=True)
         try:
@@ -214,8 +241,7 @@ def load_several(
                     results(module(**{k: v.clone() for k, v in tensors.items()})) for _ in range(2)
                 )
         except Exception as error:  # a class may ask for anything
-            lines = str(error).strip().splitlines() or [""]
-            problem = f"{type(error).__name__}: {lines[0][:200]}"
+            problem = f"{type(error).__name__}: {said_by(error)}"
             continue
         if not all(
             torch.equal(each.nan_to_num(), again[k].nan_to_num()) for k, each in found.items()

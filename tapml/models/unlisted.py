@@ -26,6 +26,7 @@ from tapml.models.families.sentence_masks import ARGUMENTS, after_padding
 from tapml.models.loaded import Loaded, LoadedModel
 from tapml.models.positions_of_past import positions_of_past
 from tapml.models.quiet_transformers import quiet_transformers
+from tapml.models.said_by import said_by
 from tapml.models.stepped import CACHES, absent_attributes, kept_by
 from tapml_targets.errors import InputError
 
@@ -343,7 +344,10 @@ def _of_whole_text(model: LoadedModel) -> LoadedModel:
 
 def _noted(model: _Model, reason: str = "") -> _Model:
     """With a note that it keeps no keys and values."""
-    note = "it keeps its tokens alone, so every run reads the whole text"
+    note = (
+        "it keeps its tokens alone, so every run reads the whole context: a token costs what "
+        f"{model.context_length} tokens cost, and more with a longer --context"
+    )
     changes: Any = {"notes": (*model.notes, f"{note}: {reason}" if reason else note)}
     noted: _Model = replace(model, **changes)
     return noted
@@ -381,5 +385,4 @@ def _difference(model: Loaded) -> str | None:
 
 
 def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    return f"{type(error).__name__}: {said_by(error)}"

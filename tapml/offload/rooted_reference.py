@@ -26,8 +26,8 @@ from tapml.models.loaded import Loaded
 from tapml.offload.reference_device import open_operators
 from tapml.plan.rooting_report import RootingReport
 from tapml.rooting.rooting import root
-from tapml.runs.events import Note, Watcher
-from tapml.runs.phases import Phases
+from tapml.runs.events import Note
+from tapml.runs.phases import Phase, Phases
 from tapml.session.journal import HOST
 from tapml.session.settings import Settings
 from tapml.workloads import workload_of
@@ -116,7 +116,7 @@ def open_rooted_reference(
     """
     cache = PlanCache()
     with phases.phase("load model", group="overhead", platform=HOST, once=True) as phase:
-        model, natural_dtype = _load(settings, limits, phases.watcher, on)
+        model, natural_dtype = _load(settings, limits, phase, on)
         workload = workload_of(model)
         given = settings.prompts, settings.tokens, settings.prompt_count
         cases = workload.cases(model, *given)
@@ -168,7 +168,7 @@ def _rooted_on(reference: ReferenceModule | DeviceReference) -> str:
 
 
 def _load(
-    settings: Settings, limits: Limits | None, watcher: Watcher, on: Session | None
+    settings: Settings, limits: Limits | None, phase: Phase, on: Session | None
 ) -> tuple[Loaded, str]:
     """The model, and its dtype on devices that support it."""
     context = settings.context_length or None
@@ -179,6 +179,7 @@ def _load(
         quantize=settings.quantize,
         mlc_llm=settings.mlc_llm,
         inputs=settings.inputs,
+        trying=lambda number, names: phase.progress(number, detail=f"trying {names}"),
     )
     model = load(dtype=_dtype(settings.dtype))
     natural_dtype = model.dtype
@@ -190,10 +191,10 @@ def _load(
                 f"--dtype float16: this {lacking[0]} device has no float16; choose another "
                 "device (see tapml devices) or --dtype float32"
             )
-        watcher(Note("the device has no float16: the model runs as float32"))
+        phase.watcher(Note("the device has no float16: the model runs as float32"))
         model = load(dtype="float32")
     for note in model.notes:
-        watcher(Note(note))
+        phase.watcher(Note(note))
     return model, natural_dtype
 
 

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tapml.models.chat_template import ChatTemplate, read_chat_template
 from tapml.models.resolve import home_of
-from tapml.models.stored import StoredModel
+from tapml.models.stored import StoredModel, StoredModule
 from tapml.package.codecs import packaged_tokenizer
 from tapml.package.files import PackageFiles
 from tapml.package.from_session import FinishedSession, open_finished
@@ -91,10 +91,14 @@ def of_session(finished: FinishedSession) -> Shipped:
         If the model's folder has a tokenizer that cannot be loaded.
     """
     assert finished.validated is not None  # noqa: S101 - open_passed has seen to it
-    note, tokenizer = packaged_tokenizer(finished.model_folder, finished.texts)
+    model = finished.model
+    if isinstance(model, StoredModule):
+        note, tokenizer = TokenizerNote("none", f"it takes arrays, {model.signature}"), None
+    else:
+        note, tokenizer = packaged_tokenizer(finished.model_folder, finished.texts)
     home = home_of(finished.model_folder)
     return Shipped(
-        model=finished.model,
+        model=model,
         plan=_slim(finished.plan),
         library=finished.library,
         weights={name: finished.weights[name] for name in finished.plan.weights},

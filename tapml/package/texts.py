@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tapml.models.stored import StoredModule
 from tapml.package.manifest import Manifest
 from tapml.package.shipped import Shipped
 from tapml.workloads import workload_of
@@ -55,7 +56,7 @@ On the command line:
 Validated on {device} ({vendor}, driver {driver}):
     {verdict}
 
-Tokens: {tokenizer}
+Text: {tokenizer}
 
 package.json holds the sizes and a SHA-256 of every file. It is checked when the package is loaded;
 `tapml run PACKAGE --verify` reads all of the weights as well, whatever their size.
@@ -74,7 +75,9 @@ def readme(manifest: Manifest, licences: Iterable[str]) -> str:
     more = f'As it comes: for piece in {stream}: print(piece, end="", flush=True)'
     if not workload.generates:
         call = "model.outputs(case)"
-        more = "A case is sentences of token ids, or an array: see help(model.outputs)."
+        more = "A case is sentences of token ids: see help(model.outputs)."
+        if isinstance(manifest.model, StoredModule):
+            more = f"A case is an array, or arrays by name: {manifest.model.signature}."
     return _README.format(
         name=manifest.model.name,
         platform=manifest.device.platform,
@@ -114,7 +117,7 @@ In a page of your own on the same site:
 Validated on {device} ({vendor}, driver {driver}):
     {verdict}
 
-Tokens: {tokenizer}
+Text: {tokenizer}
 
 model.json holds the sizes and a SHA-256 of every file, which is checked as it is loaded.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from tapml.cli import converse
+from tapml.cli.run import add_parser, check_no_text
 from tapml.package.load import open_package
+from tapml_targets.errors import InputError
 from tests.offload.commands import Ended, run_here, run_process, started
 from tests.offload.sessions import FinishedSession
 from tests.package.packages import Packages, add_tokenizer, manifest_of, pack
@@ -33,6 +36,17 @@ def package(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Empty at first; the devices are listed once."""
     return tmp_path_factory.mktemp("cache")
+
+
+def test_what_only_a_text_has_is_refused_for_a_model_that_writes_none() -> None:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    given = parser.parse_args(["run", "PACKAGE", "--stop", "x", "--seed", "3", "--chat"])
+    with pytest.raises(
+        InputError, match=r"^net continues no text: leave --chat, --seed, --stop out"
+    ):
+        check_no_text("net", given)
+    check_no_text("net", parser.parse_args(["run", "PACKAGE", "--input", "x.npy"]))
 
 
 def said(ended: Ended) -> str:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import tapml as tml
+from tapml.models.file_names import PROGRAM
 from tapml.models.huggingface import load_any
 from tapml.models.recorded_module import RecordedModule
-from tapml.models.resolve import PROGRAM
 from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError, MismatchError, UnsupportedOperatorError
 

@@ -90,6 +90,13 @@ def unlisted(folder: Path) -> Path:
     return folder
 
 
+def exported(folder: Path) -> Path:
+    (folder / "model.safetensors").unlink()
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"")
+    return folder
+
+
 def beside(name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         (folder / "config.json").unlink()
@@ -105,9 +112,13 @@ def beside(name: str) -> Callable[[Path], Path]:
     [
         (linked, "model.safetensors is a link to ../../blobs/gone, which is not there"),
         (pointed, "is a pointer of Git LFS and not the file: fetch it with git lfs pull"),
+        (exported, r"has no weights.*give the file, .*/onnx/model\.onnx$"),
         (unlisted, "fetch model.safetensors.index.json, which lists the parts"),
         (beside("snapshots/abc/config.json"), "give the model in it, .*/snapshots/abc$"),
         (beside("small.gguf"), r"give the file, .*/small\.gguf$"),
+        (beside("model.onnx"), r"give the file, .*/model\.onnx$"),
+        (beside("model_index.json"), "a pipeline of several models"),
+        (beside("saved_model.pb"), "export it as ONNX"),
         (beside("adapter_config.json"), "an adapter's: merge it into its base model"),
     ],
 )

@@ -17,8 +17,21 @@ from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorErro
 from tests.models.onnx_files import make_onnx
 
 
+def of_the_first_exporters(path: Path) -> Path:
+    """A file that names its weights among its inputs, and has one that nothing reads."""
+    model = onnx.load(make_onnx(path, outside="net.data"), load_external_data=False)
+    unread = onnx.numpy_helper.from_array(np.array(7), "first.num_batches_tracked")
+    model.graph.initializer.append(unread)
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+        for each in model.graph.initializer
+    )
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 def test_a_file_is_rooted_and_its_weights_stay_weights(tmp_path: Path) -> None:
-    model = load_any(make_onnx(tmp_path / "net.onnx", outside="net.data"))
+    model = load_any(of_the_first_exporters(tmp_path / "net.onnx"))
     assert isinstance(model, OnnxModel)
     # The computed shape is folded, so that no operator is left of it.
     assert "Shape" not in {node.op_type for node in model.folded.graph.node}
@@ -115,4 +128,48 @@ def test_a_free_size_asks_for_an_input(tmp_path: Path) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
     onnx.save(model, tmp_path / "net.onnx")
     with pytest.raises(InputError, match=r"free size 'height'.*--input"):
+        load_any(tmp_path / "net.onnx")
+
+
+def test_inputs_that_decide_extents_or_a_branch_are_constants_of_the_model(tmp_path: Path) -> None:
+    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    number, whole = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    branches = {
+        f"{name}_branch": onnx.helper.make_graph(
+            [make("MatMul", ["x", weight], [f"{name}_y"])],
+            name,
+            [],
+            [value(f"{name}_y", number, None)],
+        )
+        for name, weight in (("then", "w4"), ("else", "w8"))
+    }
+    nodes = [
+        make("Equal", ["rate", "16k"], ["wide"]),
+        make("If", ["wide"], ["y"], **branches),
+        make("Reshape", ["y", "shape"], ["z"]),
+    ]
+    weights = {
+        "w4": np.ones((4, 6), np.float32),
+        "w8": np.ones((8, 6), np.float32),
+        "16k": np.array(16),
+    }
+    graph = onnx.helper.make_graph(
+        nodes,
+        "net",
+        [value("x", number, ["n", "m"]), value("rate", whole, []), value("shape", whole, [2])],
+        [value("z", number, None)],
+        [onnx.numpy_helper.from_array(each, name) for name, each in weights.items()],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "net.onnx"
+    )
+    given = {"x": np.ones((2, 4), np.float32), "rate": np.array(16), "shape": np.array([3, 4])}
+    np.savez(tmp_path / "inputs.npz", **given)  # type: ignore[arg-type]
+    model = load_any(tmp_path / "net.onnx", inputs=[tmp_path / "inputs.npz"])
+    assert model.stored.facts()["input"] == "x float32 [2, 4]"
+    assert any("rate is 16 from now on" in each for each in model.notes)
+    assert root_wrapper(model) < 1e-6
+    root(model, import_model(model))
+    with pytest.raises(InputError, match=r"input shape of net decides extents.*--input"):
         load_any(tmp_path / "net.onnx")

@@ -208,6 +208,15 @@ MODELS: dict[str, Callable[[Path], Path]] = {
         inputs={"x": (1, 2, 4, 8)},
         opset=NEWEST,
     ),
+    "IsInf": lambda path: write(
+        path,
+        [
+            node("Div", ["x", "zero"], ["q"]),
+            node("IsInf", ["q"], ["i"], detect_positive=0),
+            node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+        ],
+        {"zero": np.float32(0)},
+    ),
     "ReverseSequence": lambda path: write(
         path,
         [node("ReverseSequence", ["x", "l"], ["y"], batch_axis=0, time_axis=1)],

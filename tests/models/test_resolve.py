@@ -31,7 +31,7 @@ def test_an_unknown_name_lists_the_zoo() -> None:
     ("name", "said"),
     [
         ("model.safetensors", "is a file.*; give its folder, "),
-        ("net.pt2", "is a file.*torch.export.load"),
+        ("net.ort", "is a file.*give the .onnx file"),
         ("net.keras", "is a file.*export it as ONNX"),
         ("net.pth", "is a file.*tapml.from_torch"),
         ("notes.txt", "is a file: expected a model folder"),

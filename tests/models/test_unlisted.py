@@ -85,7 +85,7 @@ def test_positions_behind_a_cache_are_a_tensor_not_a_range_that_only_the_run_kno
 def test_a_decoder_whose_cache_no_entry_has_reads_its_whole_text(tmp_path: Path) -> None:
     (other,) = (each for each in OTHERS if each.architecture == "HrmTextForCausalLM")
     model = load_model(make_other(tmp_path / "model", other))
-    assert any("every run reads the whole text" in note for note in model.notes)
+    assert any("every run reads the whole context" in note for note in model.notes)
     assert root_wrapper(model) < 1e-5
 
 

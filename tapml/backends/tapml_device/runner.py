@@ -48,7 +48,11 @@ def _read_part(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
         path = Path(folder) / "part.onnx"
         # Outputs that were added have no types, which a file must have.
         path.write_bytes(onnx.shape_inference.infer_shapes(part).SerializeToString())
-        return import_model(load_onnx(path, [(dict(inputs), "the first instances")]))
+        model = load_onnx(path, [(dict(inputs), "the first instances")])
+    if model.fixed:
+        # Other instances may have other values of it.
+        raise UnsupportedOperatorError(f"{model.fixed[0]} decides extents, axes or a branch")
+    return import_model(model)
 
 
 def compiled_or_unsupported(session: Session, plan: GraphPlan) -> DeviceReference:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tapml as tml
-from tapml.models.resolve import PROGRAM
+from tapml.models.file_names import PROGRAM
 from tests.conftest import RequireDevice
 from tests.importing.test_recording import Several
 from tests.models.onnx_files import make_onnx
