@@ -34,6 +34,7 @@ from tapml.invariants.looks import (
     GradientsLeft,
     graph_of,
     parameters_of,
+    read_once,
     untracked_norms,
     weights_in,
 )
@@ -42,6 +43,8 @@ from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
+    CLIPS,
+    CURRENT,
     FORWARD,
     GRAPH,
     INITIALISE,
@@ -64,9 +67,10 @@ from tapml.invariants.summaries import (
     Shared,
     bits_of,
     digest_of_all,
-    parts_of,
+    summarise_batch,
     summarise_call,
     summarise_result,
+    tensors_in,
 )
 from tapml.invariants.variables import Variables
 from tapml.invariants.wrapped import (
@@ -76,6 +80,7 @@ from tapml.invariants.wrapped import (
     NOTED,
     PEER,
     SCHEDULERS,
+    holder_of,
 )
 from tapml_targets.errors import SetupError
 
@@ -149,10 +154,10 @@ class Instruments:
             self._wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
             self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
             for holder, attribute, name in NOTED:
-                self._wrap(_found(holder), attribute, functools.partial(self._noted, name))
+                self._wrap(holder_of(holder), attribute, functools.partial(self._noted, name))
             for name in SCHEDULERS:
                 holder = f"torch.optim.lr_scheduler.{name}"
-                self._wrap(_found(holder), "step", functools.partial(self._noted, SCHEDULE))
+                self._wrap(holder_of(holder), "step", functools.partial(self._noted, SCHEDULE))
             for name in INITIALISERS:
                 run = functools.partial(self._initialise, name)
                 self._wrap(torch.nn.init, name, run)
@@ -242,9 +247,14 @@ class Instruments:
         if stack and stack[-1].name == name:
             # Module.train calls itself for every child.
             return original(*args, **kwargs)
+        if name in CLIPS:
+            clipped, args, kwargs = read_once("parameters", args, kwargs)
         given = args[1:] if not name.startswith("torch.nn.utils") else args
         with self.recorder.mute():
             fields = summarise_call(given, kwargs)
+        if name in CLIPS:
+            with self.recorder.aside():
+                fields["gradients"] = any(each.grad is not None for each in tensors_in(clipped))
         if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
@@ -515,7 +525,7 @@ class Instruments:
             fields,
             # A data set may call functions for every element.
             inside=False,
-            result=_parts_of_batch if compared else summarise_result,
+            result=summarise_batch if compared else summarise_result,
             digest=digest_of_all if compared else None,
         )
 
@@ -536,9 +546,11 @@ class Instruments:
             missing = wanted - saved.keys()
             fields = {"weights": True, "missing": sorted(missing)[:8]}
             fields["missing.count"] = len(missing)
-            if self._scores is not None:
-                with self.recorder.aside():
+            with self.recorder.aside():
+                if self._scores is not None:
                     fields |= self._scores.saved(self.variables.digests(saved))
+                if self._needs is None or self._needs.saved:
+                    fields[CURRENT] = self.variables.has(saved)
         self._call(SAVE, lambda: original(*args, **kwargs), fields, inside=False)
 
     def _compile(
@@ -585,16 +597,4 @@ class Instruments:
         return result
 
 
-def _parts_of_batch(batch: Any) -> dict[str, Value]:
-    """Of a batch, also digests of its tensors whose numbers have a fraction."""
-    return {**summarise_result(batch), "result.digest": parts_of(batch)}
-
-
 _OWN: Final = (int, float, str)
-
-
-def _found(name: str) -> Any:
-    found: Any = torch
-    for part in name.split(".")[1:]:
-        found = getattr(found, part)
-    return found

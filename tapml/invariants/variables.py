@@ -290,6 +290,16 @@ class Variables:
             for name, view in views.items()
         }
 
+    def has(self, weights: Mapping[str, torch.Tensor]) -> bool:
+        """Whether these weights, by name, are those that a model that ran has now."""
+        for model in self.models():
+            mine = {name.removeprefix("module."): each for name, each in model.named_parameters()}
+            shared = mine.keys() & weights.keys()
+            now = self.digests({name: mine[name] for name in shared})
+            if shared and now == self.digests({name: weights[name] for name in shared}):
+                return True
+        return False
+
     def let_go(self) -> None:
         """Something may have changed parameters without their versions."""
         self._marks = None

@@ -69,7 +69,7 @@ def test_a_job_that_never_trains_has_no_steps(tmp_path: Path) -> None:
     assert list(follow(tmp_path, lambda: True)) == []
 
 
-def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> None:
+def test_a_violation_ends_a_command_that_would_train_for_days(learned: InvariantSet) -> None:
     told: list[str] = []
     pages: list[str] = []
 
@@ -80,8 +80,7 @@ def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> N
             with urllib.request.urlopen(url, timeout=60) as answer:
                 pages.append(answer.read().decode())
 
-    # The script sleeps behind its last step.
-    command = [sys.executable, str(SCRIPT), "1", "replaced", "waits"]
+    command = [sys.executable, str(SCRIPT), "1", "replaced", "for days"]
     collected, report = check_command(command, learned, on_violation="stop", port=0, tell=tell)
     assert collected.stopped
     assert report is not None
