@@ -102,6 +102,20 @@ def test_a_command_that_has_ended_by_itself_is_not_stopped(tmp_path: Path) -> No
     assert (collected.stopped, collected.exit_code) == (False, 3)
 
 
+def test_a_command_that_had_come_to_its_end_is_not_stopped(clean: Trace, tmp_path: Path) -> None:
+    folder, there = tmp_path / "trace", tmp_path / "there"
+    # Its trace is whole, and its process is still there.
+    command = ["bash", "-c", f"cp {clean.folder}/* {folder} && touch {there} && sleep 600"]
+
+    def look_on(ended: Callable[[], bool]) -> bool:
+        while not there.exists():
+            time.sleep(0.01)
+        return ended()
+
+    collected = collect(command, folder, look_on=look_on)
+    assert (collected.stopped, collected.exit_code) == (False, 0)
+
+
 def test_what_is_done_during_a_run_needs_a_command(
     clean: Trace, learned: InvariantSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
