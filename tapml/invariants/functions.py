@@ -174,7 +174,7 @@ class FunctionMode(TorchFunctionMode):
         if self._needs is not None and name not in self._whole:
             recorder.touch(name)
             return func(*args, **kwargs)
-        fields = self._called(args, kwargs)
+        fields: Mapping[str, Any] = self._called(args, kwargs)
         if name in ON_LOGITS and (before := activation_before(args[0] if args else None)):
             fields = self._kept(fields, ACTIVATION, before)
         if name in COMPARED and self._looks is not None:

@@ -110,7 +110,7 @@ def activation_before(value: Any) -> str:
     for _ in range(_VIEWS):
         if node is None:
             return ""
-        name = node.name()
+        name: str = node.name()
         if name in _ACTIVATIONS:
             return name.removesuffix("Backward0").lower()
         if not name.startswith(_KEEP):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -141,7 +141,7 @@ def _sampler(seed: int, buggy: bool) -> None:
     torch.manual_seed(seed)
     rows = rows_of(seed)
     data = TensorDataset(torch.randn(8 * rows, 8), torch.randint(0, 4, (8 * rows,)))
-    sampler = DistributedSampler(data, num_replicas=2, rank=0, seed=seed)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0, seed=seed)
     loader = DataLoader(data, batch_size=rows, sampler=sampler)
     model = _Classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
