@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -19,6 +20,12 @@ def _trains_near(module: torch.nn.Module) -> bool:
     """Whether it or a part of it has a parameter: looked up in each step, without a walk."""
     near = [module, *(each for each in module._modules.values() if each is not None)]
     return any(value is not None for part in near for value in part._parameters.values())
+
+
+def trains(module: torch.nn.Module, held: Sequence[torch.Tensor]) -> bool:
+    """Whether it is in training mode and has the first of these parameters."""
+    mine = module.parameters() if module.training and held else ()
+    return any(each is held[0] for each in mine)
 
 
 def parts_of_module(module: torch.nn.Module) -> list[str]:

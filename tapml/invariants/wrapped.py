@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 import torch.nn.init
 import torch.optim.lr_scheduler
 
+from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.record import CLIPS, LOAD, LOAD_OPTIMIZER
+from tapml_targets.errors import SetupError
 
 COLLECTIVES: Final = [
     "all_gather",
@@ -32,10 +36,12 @@ COLLECTIVES: Final = [
     "send",
 ]
 
+TRAIN: Final = "torch.nn.Module.train"
+
 # Functions whose calls are recorded: (the holder's name, the attribute, the recorded name).
 NOTED: Final = (
     *(("torch.nn.utils", name.rpartition(".")[2], name) for name in CLIPS),
-    ("torch.nn.Module", "train", "torch.nn.Module.train"),
+    ("torch.nn.Module", "train", TRAIN),
     ("torch.nn.Module", "load_state_dict", LOAD),
     ("torch.optim.Optimizer", "load_state_dict", LOAD_OPTIMIZER),
     ("torch.nn.Module", "to", "torch.nn.Module.to"),
@@ -63,6 +69,16 @@ INITIALISERS: Final = tuple(
 
 # The argument that names the other rank of a message.
 PEER: Final = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+
+
+def compiles(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.compile`` in a recorded run. Raises SetupError unless nothing is compiled."""
+    if os.environ.get(EAGER_VARIABLE) == "1":
+        return original(*args, **kwargs)
+    raise SetupError(
+        "the script uses torch.compile, whose code a recording cannot see; use --eager to "
+        "record it without compilation"
+    )
 
 
 def holder_of(name: str) -> Any:

@@ -20,6 +20,7 @@ from tapml.invariants.record import (
     BATCH,
     CALL,
     FORWARD,
+    ZERO_GRAD,
     Record,
     Row,
     Window,
@@ -824,3 +825,20 @@ def test_a_model_that_runs_without_gradients_alone_needs_no_optimizer(used: bool
         if each.invariant.relation == "OptimizerParameters"
     }
     assert found == ({"trainable", "used"} if used else set())
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_model_that_is_evaluated_beside_one_that_trains_hides_no_step(clears: bool) -> None:
+    sequence = {"first": ZERO_GRAD, "second": BACKWARD, "mode": "lead"}
+    rule = Invariant("APISequence", sequence, ALWAYS)
+    model, average = nn.Linear(4, 1), nn.Linear(4, 1).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(invariants=InvariantSet(FORMAT, [], [rule]), on_violation="report") as watched:
+        for _ in range(4):
+            if clears:
+                optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                average(torch.randn(6, 4))
+    assert watched.report().violated == (not clears)
