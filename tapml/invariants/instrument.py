@@ -510,9 +510,10 @@ class Instruments:
         Gradients are cleared to train: of these parameters, the mode of their model counts too.
         """
         recorder, models = self.recorder, self.variables.whole_models()
-        if recorder.stage != "init" and models:
-            last = next((each for each in models if each is self._followed()), models[-1])
-            recorder.training = last.training or any(trains(each, held) for each in models)
+        if recorder.stage != "init" and (models or held):
+            followed = [each for each in models if each is self._followed()]
+            last = (followed or models)[-1:]
+            recorder.training = any(each.training for each in last) or trains(models, held)
             recorder.stage = "train" if recorder.training else "eval"
 
     # Data, checkpoints

@@ -22,10 +22,15 @@ def _trains_near(module: torch.nn.Module) -> bool:
     return any(value is not None for part in near for value in part._parameters.values())
 
 
-def trains(module: torch.nn.Module, held: Sequence[torch.Tensor]) -> bool:
-    """Whether it is in training mode and has the first of these parameters."""
-    mine = module.parameters() if module.training and held else ()
-    return any(each is held[0] for each in mine)
+def trains(models: Sequence[torch.nn.Module], held: Sequence[torch.Tensor]) -> bool:
+    """Whether the model with the first of these parameters is in training mode.
+
+    One that has not run yet, as of another fold, is about to train.
+    """
+    for model in models if held else ():
+        if any(each is held[0] for each in model.parameters()):
+            return model.training
+    return bool(held)
 
 
 def parts_of_module(module: torch.nn.Module) -> list[str]:

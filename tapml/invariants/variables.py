@@ -358,14 +358,14 @@ class Variables:
             now = _mark(each.tensor)
             if before.get(each.name, now) == now:
                 continue
-            if now == _NO_GRADIENT or sought != {"becomes none"}:
-                came = f"becomes {self._gradient(each.tensor)[0]}"
-                # A rule about nonzero gradients asks whether there are none, or zeros.
-                if came in sought or came == "becomes zero":
-                    recorder.touch(f"Parameter.grad {came}")
-                    sought.discard(came)
-                    if not sought:
-                        return
+            came = f"becomes {self._gradient(each.tensor)[0]}"
+            # A rule about others asks whether there are zeros.
+            if came in sought or came == "becomes zero":
+                recorder.touch(f"Parameter.grad {came}")
+                sought.discard("becomes none" if came == "becomes zero" else came)
+                sought.discard(came)
+                if not sought:
+                    return
 
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""

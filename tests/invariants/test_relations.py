@@ -842,3 +842,26 @@ def test_a_model_that_is_evaluated_beside_one_that_trains_hides_no_step(clears: 
             with torch.no_grad():
                 average(torch.randn(6, 4))
     assert watched.report().violated == (not clears)
+
+
+def test_gradients_may_be_cleared_to_zeros_and_a_model_may_be_made_for_each_fold() -> None:
+    def train(to_none: bool) -> None:
+        for _ in range(2):
+            model = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                optimizer.zero_grad(set_to_none=to_none)
+                model(torch.randn(6, 4)).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                model.eval()(torch.randn(6, 4))
+
+    learned = infer([run(lambda: train(to_none=True))])
+    assert "Before the first" in " ".join(each.text for each in learned.invariants)
+    for to_none in (True, False):
+        with watch(invariants=learned, on_violation="report") as watched:
+            train(to_none)
+        assert watched.report().violated == 0
+    checker = Checker(learned)
+    for window in run(lambda: train(to_none=False)).windows:
+        assert not checker.check(window)
