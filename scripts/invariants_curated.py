@@ -28,6 +28,7 @@ from tapml.invariants.inference import Run, infer  # noqa: E402
 from tapml.invariants.invariant import CURATED, InvariantSet, write_set  # noqa: E402
 from tapml.invariants.record import BATCH  # noqa: E402
 from tapml.invariants.recording import recorded  # noqa: E402
+from tapml.invariants.relation import relations  # noqa: E402
 
 BEGIN: Final = "<!-- alarms: begin -->"
 END: Final = "<!-- alarms: end -->"
@@ -69,6 +70,7 @@ def curated() -> InvariantSet:
         if each.runs >= _PER_PROGRAM * _LEAST_PROGRAMS
         and all(name.startswith(("torch.", "model.")) for name in _apis(each.params.items()))
         and each.relation not in ("VariableAttribute", "Evaluated")
+        and not relations()[each.relation].own
         and each.params.get("mode") != "tied"
         # Trainers of libraries fetch batches ahead of the model.
         and BATCH not in (each.params.get("first"), each.params.get("second"))

@@ -274,7 +274,7 @@ def _infer(arguments: argparse.Namespace) -> int:
 
     def progress(relation: str, count: int) -> None:
         counts[relation] = count
-        if not arguments.json:
+        if count and not arguments.json:
             print(f"{relation}: {count}", file=sys.stderr)
 
     found = infer(runs, progress)

@@ -111,9 +111,21 @@ class Checker:
     def __init__(self, invariants: InvariantSet) -> None:
         self.set = invariants
         known = relations()
+        calls = {
+            name
+            for each in invariants.invariants
+            for name in known[each.relation].calls(each.params)
+        }
+        # A run that has all modules that the rules are about is one of the program that was
+        # learned from; one alone may be anybody's.
+        modules = {name for name in calls if name.endswith(".forward") and name != FORWARD}
+        several = len(modules) >= _LEAST_MODULES
+        self._awaited = modules if several else None
+        self._held_back: dict[str, _Examined] = {}
         self._tests = [
             _Test(each.id, each, known[each.relation], each.precondition == ALWAYS)
             for each in invariants.invariants
+            if not known[each.relation].own or (several and each.runs == len(invariants.runs))
         ]
         self.findings: dict[str, Finding] = {}
         self._applied: Counter[str] = Counter()
@@ -128,7 +140,8 @@ class Checker:
         again, self._again = self._again, 0
         if again:
             for test, applied, violations in self._last:
-                if not violations and not test.relation.batches and applied:
+                known = self._known or not test.relation.own
+                if not violations and not test.relation.batches and applied and known:
                     self._applied[test.id] += again * applied
         return self._applied
 
@@ -137,9 +150,15 @@ class Checker:
         counted = self.applied
         for name, records in window.by_name.items():
             self._called.setdefault(name, records[0])
+            if self._awaited:
+                self._awaited.discard(name)
         self._last = [(test, *self._examine(test, window)) for test in self._tests]
         self._special = [each for each in self._last if each[2] or each[0].relation.batches]
-        new = [each for found in self._last for each in self._count(counted, *found)]
+        found_now = self._last
+        if self._known and self._held_back:
+            found_now = [*self._held_back.values(), *self._last]
+            self._held_back = {}
+        new = [each for found in found_now for each in self._count(counted, *found)]
         if window.all_seen and window.step >= _LEAST_STEPS:
             new += [
                 each
@@ -148,14 +167,14 @@ class Checker:
             ]
         return new
 
+    @property
+    def _known(self) -> bool:
+        """Whether this is a run of the program that was learned from."""
+        return self._awaited is not None and not self._awaited
+
     def _missing(self, steps: int) -> Iterator[_Examined]:
         """In a whole run of the program that was learned from: calls that it does not make."""
-        calls = {
-            name for test in self._tests for name in test.relation.calls(test.invariant.params)
-        }
-        # It has all modules that the rules are about; one alone may be anybody's.
-        modules = {name for name in calls if name.endswith(".forward") and name != FORWARD}
-        if len(modules) < _LEAST_MODULES or not modules <= self._called.keys():
+        if not self._known:
             return
         for test in self._tests:
             if not self._applied[test.id] and test.invariant.runs == len(self.set.runs):
@@ -204,6 +223,11 @@ class Checker:
         self, counted: Counter[str], test: _Test, applied: int, violations: list[Violation]
     ) -> list[Finding]:
         """Count what a window gave; the finding if it is the rule's first."""
+        if test.relation.own and not self._known:
+            before = self._held_back.get(test.id, (test, 0, []))
+            kept = [*before[2], *violations][:_SUBJECTS]
+            self._held_back[test.id] = test, before[1] + applied, kept
+            return []
         if applied:
             counted[test.id] += applied
         if not violations:

@@ -18,8 +18,9 @@ from torch.overrides import (  # type: ignore[attr-defined]
     _pop_mode_temporarily,
 )
 
+from tapml.invariants.looks import activation_before
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import BACKWARD, NODE
+from tapml.invariants.record import ACTIVATION, BACKWARD, COMPARED, NODE, ON_LOGITS
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import Shared, summarise_call, summarise_result
 
@@ -82,19 +83,8 @@ _ASIDE: Final = " "
 """What such a function is called here; no API has this name."""
 _PLACES: Final = 4096
 
-# Losses with a target of numbers, and what losses are made of.
-_COMPARED: Final = frozenset(
-    f"torch.nn.functional.{name}"
-    for name in [
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "huber_loss",
-        "l1_loss",
-        "mse_loss",
-        "smooth_l1_loss",
-    ]
-)
-_TERMS: Final = _COMPARED | frozenset(
+# What losses are made of.
+_TERMS: Final = COMPARED | frozenset(
     [
         "torch.Tensor.gather",
         "torch.gather",
@@ -148,7 +138,7 @@ class FunctionMode(TorchFunctionMode):
         self._deaf: AbstractContextManager[None] | None = None
         self._names: dict[Any, str] = dict.fromkeys(_ROUND, _ASIDE)
         self._places: set[int] = set()
-        self._noded: dict[tuple[int, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self._noded: dict[tuple[int, str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
@@ -184,8 +174,10 @@ class FunctionMode(TorchFunctionMode):
         if self._needs is not None and name not in self._whole:
             recorder.touch(name)
             return func(*args, **kwargs)
-        fields = self._called(args, kwargs)
-        if name in _COMPARED and self._looks is not None:
+        fields: Mapping[str, Any] = self._called(args, kwargs)
+        if name in ON_LOGITS and (before := activation_before(args[0] if args else None)):
+            fields = self._kept(fields, ACTIVATION, before)
+        if name in COMPARED and self._looks is not None:
             with recorder.aside():
                 fields = {**fields, **self._looks(name, args, None)}
         number = recorder.enter(name, fields)
@@ -211,9 +203,13 @@ class FunctionMode(TorchFunctionMode):
         node = result.grad_fn if self._nodes else None
         if node is None:
             return fields
-        key = id(fields), node.name()
+        return self._kept(fields, NODE, node.name())
+
+    def _kept(self, fields: Mapping[str, Any], name: str, value: str) -> Mapping[str, Any]:
+        """Fields with one more; in a watched run, equal ones are one object."""
+        key = id(fields), name, value
         if self._needs is None or key not in self._noded:
-            whole = {**fields, NODE: node.name()}
+            whole = {**fields, name: value}
             if self._needs is None:
                 return whole
             if len(self._noded) >= _PLACES:

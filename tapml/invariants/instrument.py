@@ -8,8 +8,8 @@ the end. Nothing here draws random numbers or writes to a tensor of the run.
 from __future__ import annotations
 
 import functools
-import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Final
@@ -27,21 +27,23 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
-from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.functions import FunctionMode, seen_by_others
 from tapml.invariants.inputs import Inputs
 from tapml.invariants.looks import (
     GradientsLeft,
     graph_of,
     parameters_of,
+    read_once,
     untracked_norms,
     weights_in,
 )
-from tapml.invariants.modules import is_model, module_name, parts_of_module
+from tapml.invariants.modules import is_model, module_name, parts_of_module, trains
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
+    CLIPS,
+    CURRENT,
     FORWARD,
     GRAPH,
     INITIALISE,
@@ -64,9 +66,10 @@ from tapml.invariants.summaries import (
     Shared,
     bits_of,
     digest_of_all,
-    parts_of,
+    summarise_batch,
     summarise_call,
     summarise_result,
+    tensors_in,
 )
 from tapml.invariants.variables import Variables
 from tapml.invariants.wrapped import (
@@ -76,8 +79,10 @@ from tapml.invariants.wrapped import (
     NOTED,
     PEER,
     SCHEDULERS,
+    TRAIN,
+    compiles,
+    holder_of,
 )
-from tapml_targets.errors import SetupError
 
 
 class Instruments:
@@ -113,6 +118,7 @@ class Instruments:
         self._mode: FunctionMode | None = None
         self._after_step = after_step
         self._modules: list[tuple[torch.nn.Module, int]] = []
+        self._followed: Callable[[], torch.nn.Module | None] = lambda: None
         self._whole: int | None = None
         self._turns: set[int] = set()
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
@@ -145,14 +151,14 @@ class Instruments:
             self._wrap(torch.nn.Module, "zero_grad", self._zero_grad)
             self._wrap(torch.autograd, "backward", self._backward)
             self._wrap(torch, "save", self._save)
-            self._wrap(torch, "compile", self._compile)
+            self._wrap(torch, "compile", compiles)
             self._wrap(dataloader._BaseDataLoaderIter, "__next__", self._next_batch)
             self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
             for holder, attribute, name in NOTED:
-                self._wrap(_found(holder), attribute, functools.partial(self._noted, name))
+                self._wrap(holder_of(holder), attribute, functools.partial(self._noted, name))
             for name in SCHEDULERS:
                 holder = f"torch.optim.lr_scheduler.{name}"
-                self._wrap(_found(holder), "step", functools.partial(self._noted, SCHEDULE))
+                self._wrap(holder_of(holder), "step", functools.partial(self._noted, SCHEDULE))
             for name in INITIALISERS:
                 run = functools.partial(self._initialise, name)
                 self._wrap(torch.nn.init, name, run)
@@ -242,9 +248,16 @@ class Instruments:
         if stack and stack[-1].name == name:
             # Module.train calls itself for every child.
             return original(*args, **kwargs)
+        if name == TRAIN and any(each is args[0] for each in self.variables.whole_models()):
+            self._followed = weakref.ref(args[0])
+        if name in CLIPS:
+            clipped, args, kwargs = read_once("parameters", args, kwargs)
         given = args[1:] if not name.startswith("torch.nn.utils") else args
         with self.recorder.mute():
             fields = summarise_call(given, kwargs)
+        if name in CLIPS:
+            with self.recorder.aside():
+                fields["gradients"] = any(each.grad is not None for each in tensors_in(clipped))
         if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
@@ -274,6 +287,7 @@ class Instruments:
             mark = ""
             if not outer and is_model(module):
                 self.variables.add_model(module)
+                self._followed = weakref.ref(module)
                 if torch.is_grad_enabled():
                     self.variables.ran_with_gradients(module)
                 recorder.begin_training()
@@ -448,9 +462,9 @@ class Instruments:
     ) -> None:
         with self.recorder.aside():
             self.recorder.begin_training()
-            self._follow_mode()
-            before = self.variables.gradients(ZERO_GRAD)
             parameters = parameters_of(args[0])
+            self._follow_mode(parameters)
+            before = self.variables.gradients(ZERO_GRAD)
             gradients = self.variables.gradient_state(parameters)
             unused = self._left.unused(args[0], parameters)
         quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
@@ -490,14 +504,19 @@ class Instruments:
 
         self._call(BACKWARD, run, fields)
 
-    def _follow_mode(self) -> None:
-        """Take the mode of the model that ran last: scripts set it between forward calls."""
+    def _follow_mode(self, held: Sequence[torch.Tensor] = ()) -> None:
+        """Take the mode of the model that ran, or whose mode was set, last.
+
+        Gradients are cleared to train: of these parameters, the mode of their model counts too.
+        """
         recorder, models = self.recorder, self.variables.whole_models()
-        if recorder.stage != "init" and models:
-            recorder.training = models[-1].training
+        if recorder.stage != "init" and (models or held):
+            followed = [each for each in models if each is self._followed()]
+            last = (followed or models)[-1:]
+            recorder.training = any(each.training for each in last) or trains(models, held)
             recorder.stage = "train" if recorder.training else "eval"
 
-    # Data, checkpoints, compilation
+    # Data, checkpoints
 
     def _next_batch(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -515,7 +534,7 @@ class Instruments:
             fields,
             # A data set may call functions for every element.
             inside=False,
-            result=_parts_of_batch if compared else summarise_result,
+            result=summarise_batch if compared else summarise_result,
             digest=digest_of_all if compared else None,
         )
 
@@ -536,20 +555,12 @@ class Instruments:
             missing = wanted - saved.keys()
             fields = {"weights": True, "missing": sorted(missing)[:8]}
             fields["missing.count"] = len(missing)
-            if self._scores is not None:
-                with self.recorder.aside():
+            with self.recorder.aside():
+                if self._scores is not None:
                     fields |= self._scores.saved(self.variables.digests(saved))
+                if self._needs is None or self._needs.saved:
+                    fields[CURRENT] = self.variables.has(saved)
         self._call(SAVE, lambda: original(*args, **kwargs), fields, inside=False)
-
-    def _compile(
-        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if os.environ.get(EAGER_VARIABLE) == "1":
-            return original(*args, **kwargs)
-        raise SetupError(
-            "the script uses torch.compile, whose code a recording cannot see; use --eager to "
-            "record it without compilation"
-        )
 
     # Ranks
 
@@ -585,16 +596,4 @@ class Instruments:
         return result
 
 
-def _parts_of_batch(batch: Any) -> dict[str, Value]:
-    """Of a batch, also digests of its tensors whose numbers have a fraction."""
-    return {**summarise_result(batch), "result.digest": parts_of(batch)}
-
-
 _OWN: Final = (int, float, str)
-
-
-def _found(name: str) -> Any:
-    found: Any = torch
-    for part in name.split(".")[1:]:
-        found = getattr(found, part)
-    return found

@@ -18,6 +18,7 @@ from tapml.invariants.environment import (
     FOLDER_VARIABLE,
     NEEDS_VARIABLE,
 )
+from tapml.invariants.record import END
 from tapml.invariants.trace import SUFFIX, Trace, read_trace
 from tapml.isolate.child import end_with_parent
 from tapml_targets.errors import InputError, SetupError
@@ -101,7 +102,12 @@ def collect(
     finally:
         _end(run, signal.SIGTERM)
     trained = any(folder.glob(f"*{SUFFIX}"))
-    return Collected(read_trace(folder) if trained else None, code, stopped)
+    trace = read_trace(folder) if trained else None
+    ends = [rows[-1] for rows in trace.processes] if trace is not None else []
+    if stopped and ends and all(row.kind == END for row in ends):
+        # It had come to its end when it was asked to.
+        stopped, code = False, int(any(row.fields.get("failure") for row in ends))
+    return Collected(trace, code, stopped)
 
 
 def _clear(folder: Path) -> None:

@@ -7,7 +7,7 @@ call that it belongs to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -91,6 +91,44 @@ def _mark(parameters: Iterable[torch.Tensor]) -> _Mark | None:
         if gradient is not None:
             return id(each), id(gradient), gradient._version
     return None
+
+
+def read_once(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """An argument by place 0 or name, and arguments that have a list where it was an iterator."""
+    value = args[0] if args else kwargs.get(name)
+    if isinstance(value, Iterator):
+        value = list(value)
+        args, kwargs = ((value, *args[1:]), kwargs) if args else (args, {**kwargs, name: value})
+    return value, args, kwargs
+
+
+def activation_before(value: Any) -> str:
+    """The activation function whose result a tensor is, or a view of it; empty if none is."""
+    node = getattr(value, "grad_fn", None)
+    for _ in range(_VIEWS):
+        if node is None:
+            return ""
+        name: str = node.name()
+        if name in _ACTIVATIONS:
+            return name.removesuffix("Backward0").lower()
+        if not name.startswith(_KEEP):
+            return ""
+        node = node.next_functions[0][0]
+    return ""
+
+
+_VIEWS: Final = 6
+_KEEP: Final = (
+    *("View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Squeeze", "Unsqueeze"),
+    *("Slice", "Select", "Clone", "ToCopy", "Alias", "Expand"),
+)
+# A logarithm of softmax before a cross entropy changes nothing.
+_ACTIVATIONS: Final = frozenset(
+    f"{name}Backward0"
+    for name in ("Softmax", "Sigmoid", "Tanh", "Relu", "Gelu", "Silu", "Elu", "LeakyRelu")
+)
 
 
 def weights_in(value: Any, depth: int = 0) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -19,6 +20,17 @@ def _trains_near(module: torch.nn.Module) -> bool:
     """Whether it or a part of it has a parameter: looked up in each step, without a walk."""
     near = [module, *(each for each in module._modules.values() if each is not None)]
     return any(value is not None for part in near for value in part._parameters.values())
+
+
+def trains(models: Sequence[torch.nn.Module], held: Sequence[torch.Tensor]) -> bool:
+    """Whether the model with the first of these parameters is in training mode.
+
+    One that has not run yet, as of another fold, is about to train.
+    """
+    for model in models if held else ():
+        if any(each is held[0] for each in model.parameters()):
+            return model.training
+    return bool(held)
 
 
 def parts_of_module(module: torch.nn.Module) -> list[str]:

@@ -45,6 +45,8 @@ class Needs:
         Whether they ask for norms without statistics in evaluation.
     scores
         Whether they compare checkpoints with evaluations.
+    saved
+        Whether they compare checkpoints with the weights of models.
     nodes
         Kinds of nodes that they look for in the graphs of losses.
     """
@@ -61,6 +63,7 @@ class Needs:
     targets: bool = False
     norms: bool = False
     scores: bool = False
+    saved: bool = False
     nodes: frozenset[str] = frozenset()
 
     @property
@@ -101,5 +104,6 @@ def needs_of(invariants: InvariantSet) -> Needs:
         any(known[each.relation].targets for each in found),
         any(known[each.relation].norms for each in found),
         any(known[each.relation].scores for each in found),
+        any(known[each.relation].saved for each in found),
         frozenset(each.params["node"] for each in found if "node" in each.params),
     )

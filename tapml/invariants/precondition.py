@@ -14,8 +14,10 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from tapml.invariants.record import (
+    ACTIVATION,
     BEST,
     CHANGED,
+    CURRENT,
     GRAPH,
     NODE,
     OVER,
@@ -38,8 +40,10 @@ _LONGEST_CONSTANT: Final = 40
 _NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights", "missing", PARTS)
 # What a relation of its own looks at is no condition of another.
 _LOOKS: Final = (
+    ACTIVATION,
     BEST,
     CHANGED,
+    CURRENT,
     GRAPH,
     NODE,
     OVER,

@@ -36,6 +36,14 @@ STEP: Final = "torch.optim.Optimizer.step"
 ZERO_GRAD: Final = "torch.optim.Optimizer.zero_grad"
 SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.step"
 SAVE: Final = "torch.save"
+LOAD: Final = "torch.nn.Module.load_state_dict"
+LOAD_OPTIMIZER: Final = "torch.optim.Optimizer.load_state_dict"
+MAKE: Final = "torch.optim.Optimizer.__init__"
+CLIPS: Final = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
+CURRENT: Final = "weights.current"
+"""The field of a checkpoint with whether its weights are those of a model that ran."""
+ACTIVATION: Final = "arg.activation"
+"""The field of a loss in training whose first argument is the result of an activation function."""
 INITIALISE: Final = "torch.nn.init."
 """How the names of functions begin that give a variable its first values."""
 VARIABLE: Final = "variable"
@@ -79,6 +87,23 @@ IDLE: Final = "model.without_gradients"
 """The field of a variable's state if its model never ran with gradients."""
 MODEL: Final = "model.place"
 """The field of a variable's state with the place of its model in its process; -1 without one."""
+COMPARED: Final = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in [
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "huber_loss",
+        "l1_loss",
+        "mse_loss",
+        "smooth_l1_loss",
+    ]
+)
+"""Losses with a target of numbers."""
+ON_LOGITS: Final = frozenset(
+    f"torch.nn.functional.{name}"
+    for name in ["binary_cross_entropy_with_logits", "cross_entropy", "mse_loss", "nll_loss"]
+)
+"""Losses that an activation function before them makes other ones; see :data:`ACTIVATION`."""
 OVERWRITE: Final = "torch.nn.Module.__setattr__"
 """An attribute of a module gets another value, and not from the module itself."""
 

@@ -67,7 +67,9 @@ class Relation:
         Fields that no precondition of this relation may use: they repeat the rule itself.
     batches
         Whether it reads the digests of a data loader's batches.
-    between, inputs, fresh, targets, norms, scores
+    own
+        Whether its rules are about the program that they were learned from, and no other.
+    between, inputs, fresh, targets, norms, scores, saved
         As of :class:`~tapml.invariants.needs.Needs`.
     """
 
@@ -77,12 +79,14 @@ class Relation:
     apis: ClassVar[tuple[str, ...]] = ()
     avoided: ClassVar[tuple[str, ...]] = ()
     batches: ClassVar[bool] = False
+    own: ClassVar[bool] = False
     between: ClassVar[bool] = False
     inputs: ClassVar[bool] = False
     fresh: ClassVar[bool] = False
     targets: ClassVar[bool] = False
     norms: ClassVar[bool] = False
     scores: ClassVar[bool] = False
+    saved: ClassVar[bool] = False
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Rules that may hold in a run: those it shows at least once."""

@@ -160,6 +160,11 @@ def summarise_result(result: Any) -> dict[str, Value]:
     return fields
 
 
+def summarise_batch(batch: Any) -> dict[str, Value]:
+    """As :func:`summarise_result`, with digests of its tensors whose numbers have a fraction."""
+    return {**summarise_result(batch), "result.digest": parts_of(batch)}
+
+
 class Shared:
     """Summaries of a watched run: equal calls share one object, which nobody changes.
 

@@ -290,6 +290,16 @@ class Variables:
             for name, view in views.items()
         }
 
+    def has(self, weights: Mapping[str, torch.Tensor]) -> bool:
+        """Whether these weights, by name, are those that a model that ran has now."""
+        for model in self.models():
+            mine = {name.removeprefix("module."): each for name, each in model.named_parameters()}
+            shared = mine.keys() & weights.keys()
+            now = self.digests({name: mine[name] for name in shared})
+            if shared and now == self.digests({name: weights[name] for name in shared}):
+                return True
+        return False
+
     def let_go(self) -> None:
         """Something may have changed parameters without their versions."""
         self._marks = None
@@ -348,14 +358,14 @@ class Variables:
             now = _mark(each.tensor)
             if before.get(each.name, now) == now:
                 continue
-            if now == _NO_GRADIENT or sought != {"becomes none"}:
-                came = f"becomes {self._gradient(each.tensor)[0]}"
-                # A rule about nonzero gradients asks whether there are none, or zeros.
-                if came in sought or came == "becomes zero":
-                    recorder.touch(f"Parameter.grad {came}")
-                    sought.discard(came)
-                    if not sought:
-                        return
+            came = f"becomes {self._gradient(each.tensor)[0]}"
+            # A rule about others asks whether there are zeros.
+            if came in sought or came == "becomes zero":
+                recorder.touch(f"Parameter.grad {came}")
+                sought.discard("becomes none" if came == "becomes zero" else came)
+                sought.discard(came)
+                if not sought:
+                    return
 
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""

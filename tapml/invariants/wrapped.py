@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 import torch.nn.init
 import torch.optim.lr_scheduler
+
+from tapml.invariants.environment import EAGER_VARIABLE
+from tapml.invariants.record import CLIPS, LOAD, LOAD_OPTIMIZER
+from tapml_targets.errors import SetupError
 
 COLLECTIVES: Final = [
     "all_gather",
@@ -30,12 +36,14 @@ COLLECTIVES: Final = [
     "send",
 ]
 
+TRAIN: Final = "torch.nn.Module.train"
+
 # Functions whose calls are recorded: (the holder's name, the attribute, the recorded name).
 NOTED: Final = (
-    ("torch.nn.utils", "clip_grad_norm_", "torch.nn.utils.clip_grad_norm_"),
-    ("torch.nn.utils", "clip_grad_value_", "torch.nn.utils.clip_grad_value_"),
-    ("torch.nn.Module", "train", "torch.nn.Module.train"),
-    ("torch.nn.Module", "load_state_dict", "torch.nn.Module.load_state_dict"),
+    *(("torch.nn.utils", name.rpartition(".")[2], name) for name in CLIPS),
+    ("torch.nn.Module", "train", TRAIN),
+    ("torch.nn.Module", "load_state_dict", LOAD),
+    ("torch.optim.Optimizer", "load_state_dict", LOAD_OPTIMIZER),
     ("torch.nn.Module", "to", "torch.nn.Module.to"),
     ("torch.amp.GradScaler", "scale", "torch.amp.GradScaler.scale"),
     ("torch.amp.GradScaler", "unscale_", "torch.amp.GradScaler.unscale_"),
@@ -53,7 +61,7 @@ SCHEDULERS: Final = sorted(
 )
 
 # They call functions for every tensor of a model.
-MUTED: Final = ("torch.nn.Module.load_state_dict", "torch.nn.Module.to")
+MUTED: Final = (LOAD, LOAD_OPTIMIZER, "torch.nn.Module.to")
 
 INITIALISERS: Final = tuple(
     name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")
@@ -61,3 +69,21 @@ INITIALISERS: Final = tuple(
 
 # The argument that names the other rank of a message.
 PEER: Final = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
+
+
+def compiles(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``torch.compile`` in a recorded run. Raises SetupError unless nothing is compiled."""
+    if os.environ.get(EAGER_VARIABLE) == "1":
+        return original(*args, **kwargs)
+    raise SetupError(
+        "the script uses torch.compile, whose code a recording cannot see; use --eager to "
+        "record it without compilation"
+    )
+
+
+def holder_of(name: str) -> Any:
+    """The module or class of PyTorch that a name below ``torch`` is of."""
+    found: Any = torch
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    return found

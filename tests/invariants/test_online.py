@@ -69,7 +69,7 @@ def test_a_job_that_never_trains_has_no_steps(tmp_path: Path) -> None:
     assert list(follow(tmp_path, lambda: True)) == []
 
 
-def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> None:
+def test_a_violation_ends_a_command_that_would_train_for_days(learned: InvariantSet) -> None:
     told: list[str] = []
     pages: list[str] = []
 
@@ -80,8 +80,7 @@ def test_a_violation_ends_a_command_that_would_go_on(learned: InvariantSet) -> N
             with urllib.request.urlopen(url, timeout=60) as answer:
                 pages.append(answer.read().decode())
 
-    # The script sleeps behind its last step.
-    command = [sys.executable, str(SCRIPT), "1", "replaced", "waits"]
+    command = [sys.executable, str(SCRIPT), "1", "replaced", "for days"]
     collected, report = check_command(command, learned, on_violation="stop", port=0, tell=tell)
     assert collected.stopped
     assert report is not None
@@ -101,6 +100,20 @@ def test_a_command_that_has_ended_by_itself_is_not_stopped(tmp_path: Path) -> No
 
     collected = collect(["bash", "-c", "exit 3"], tmp_path / "trace", look_on=look_on)
     assert (collected.stopped, collected.exit_code) == (False, 3)
+
+
+def test_a_command_that_had_come_to_its_end_is_not_stopped(clean: Trace, tmp_path: Path) -> None:
+    folder, there = tmp_path / "trace", tmp_path / "there"
+    # Its trace is whole, and its process is still there.
+    command = ["bash", "-c", f"cp {clean.folder}/* {folder} && touch {there} && sleep 600"]
+
+    def look_on(ended: Callable[[], bool]) -> bool:
+        while not there.exists():
+            time.sleep(0.01)
+        return ended()
+
+    collected = collect(command, folder, look_on=look_on)
+    assert (collected.stopped, collected.exit_code) == (False, 0)
 
 
 def test_what_is_done_during_a_run_needs_a_command(

@@ -20,6 +20,7 @@ from tapml.invariants.record import (
     BATCH,
     CALL,
     FORWARD,
+    ZERO_GRAD,
     Record,
     Row,
     Window,
@@ -698,7 +699,7 @@ def test_a_trained_norm_without_statistics_is_found_in_evaluation(stale: bool) -
     with watch(invariants=learned, on_violation="report") as watched:
         train(stale)
     found = {each.head.invariant.relation for each in watched.report().causes}
-    assert found == ({"StatisticsTracked"} if stale else set())
+    assert found == ({"StatisticsTracked", "WeightsLoaded"} if stale else set())
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -824,3 +825,43 @@ def test_a_model_that_runs_without_gradients_alone_needs_no_optimizer(used: bool
         if each.invariant.relation == "OptimizerParameters"
     }
     assert found == ({"trainable", "used"} if used else set())
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_model_that_is_evaluated_beside_one_that_trains_hides_no_step(clears: bool) -> None:
+    sequence = {"first": ZERO_GRAD, "second": BACKWARD, "mode": "lead"}
+    rule = Invariant("APISequence", sequence, ALWAYS)
+    model, average = nn.Linear(4, 1), nn.Linear(4, 1).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(invariants=InvariantSet(FORMAT, [], [rule]), on_violation="report") as watched:
+        for _ in range(4):
+            if clears:
+                optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                average(torch.randn(6, 4))
+    assert watched.report().violated == (not clears)
+
+
+def test_gradients_may_be_cleared_to_zeros_and_a_model_may_be_made_for_each_fold() -> None:
+    def train(to_none: bool) -> None:
+        for _ in range(2):
+            model = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                optimizer.zero_grad(set_to_none=to_none)
+                model(torch.randn(6, 4)).square().mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                model.eval()(torch.randn(6, 4))
+
+    learned = infer([run(lambda: train(to_none=True))])
+    assert "Before the first" in " ".join(each.text for each in learned.invariants)
+    for to_none in (True, False):
+        with watch(invariants=learned, on_violation="report") as watched:
+            train(to_none)
+        assert watched.report().violated == 0
+    checker = Checker(learned)
+    for window in run(lambda: train(to_none=False)).windows:
+        assert not checker.check(window)

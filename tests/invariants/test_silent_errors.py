@@ -6,9 +6,11 @@ import pytest
 
 from scripts.invariants_further import recorded_run, study
 from scripts.training_errors.further import FURTHER
+from scripts.training_errors.further.everyday import Script
 from tapml.invariants import watch
 from tapml.invariants.checking import CheckReport
 from tapml.invariants.inference import infer
+from tapml.invariants.invariant import InvariantSet, merged
 
 
 def violated(report: CheckReport) -> set[str]:
@@ -21,6 +23,7 @@ def violated(report: CheckReport) -> set[str]:
     [
         ("amp-disabled", "UsedInEveryRun"),
         ("bptt-state-lost", "StateCarried"),
+        ("class-weights-lost", "SettingKept"),
         ("contrastive-same-view", "DistinctInputs"),
         ("cosine-other-optimizer", "ScheduledOptimizer"),
         ("curriculum-stuck", "InputsChange"),
@@ -28,6 +31,9 @@ def violated(report: CheckReport) -> set[str]:
         ("distil-teacher-moves", "VariableAttribute"),
         ("gan-undetached", "GradientsUsed"),
         ("reinforce-attached", "LossInGraph"),
+        ("not-causal", "SettingKept"),
+        ("regression-broadcast", "APIArg"),
+        ("resume-moments-lost", "WeightsLoaded"),
         ("sam-not-undone", "BetweenSteps"),
         ("swa-stale-statistics", "UsedInEveryRun"),
         ("vmap-ensemble-one", "VarPeriodicChange"),
@@ -65,3 +71,47 @@ def test_a_watch_finds_what_a_trace_shows(program: str, relation: str) -> None:
         with watch(invariants=learned, on_violation="report") as watched:
             train(3, buggy)
         assert (relation in violated(watched.report())) == buggy
+
+
+@pytest.fixture(scope="module")
+def usual() -> InvariantSet:
+    """What two runs of the usual script show."""
+    return infer([recorded_run(FURTHER["shuffle-lost"][1], seed, buggy=False) for seed in (1, 2)])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "relation"),
+    [
+        ("", ""),
+        ("clears-before-step", "EventContain"),
+        ("clips-another-model", "GradientsClipped"),
+        ("epoch-broken-off", "EpochComplete"),
+        ("evaluates-a-copy", "VarPeriodicChange"),
+        ("initialised-again", "BetweenSteps"),
+        ("norms-stay-fixed", "SettingKept"),
+        ("optimizer-each-epoch", "OptimizerKept"),
+        ("saves-another", "WeightsSaved"),
+        ("schedule-first", "APISequence"),
+        ("shuffle-lost", "Reshuffled"),
+        ("smoothing-lost", "SettingKept"),
+        ("softmax-twice", "SettingKept"),
+        ("summed-loss", "SettingKept"),
+        ("weights-not-matched", "WeightsLoaded"),
+    ],
+)
+def test_a_mistake_in_a_usual_script_is_found_while_it_trains(
+    usual: InvariantSet, mistake: str, relation: str
+) -> None:
+    with watch(invariants=usual, on_violation="report") as watched:
+        Script(3, mistake).run()
+    found = violated(watched.report())
+    assert relation in found if mistake else not found
+
+
+def test_rules_about_one_program_are_none_of_another(usual: InvariantSet) -> None:
+    program = FURTHER["regression-broadcast"][1]
+    other = infer([recorded_run(program, seed, buggy=False) for seed in (1, 2)])
+    for learned, train in ((usual, program), (merged([usual, other]), FURTHER["summed-loss"][1])):
+        with watch(invariants=learned, on_violation="report") as watched:
+            train(3, True)
+        assert "SettingKept" not in violated(watched.report())

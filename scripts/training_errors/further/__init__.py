@@ -6,6 +6,7 @@ twin and the error, also changes the number of rows.
 
 from scripts.training_errors.further import (  # noqa: F401 - they register programs
     adversarial,
+    everyday,
     kept_weights,
     objectives,
     precision,

@@ -1,7 +1,7 @@
 """APIArg: the arguments of an API's calls are the same, differ, or follow the mode (table 2).
 
 ``same``: from call to call. ``distinct``: from call to call. ``training``: a flag equals the
-training mode of the model.
+training mode of the model. ``shapes``: the two tensors that a loss compares have one shape.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import CALL, Record, Window
+from tapml.invariants.record import CALL, COMPARED, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
 # APIOutput has the rules about these.
@@ -40,6 +40,9 @@ class APIArg(Relation):
                     values[record.name, name].append(value)
                     if isinstance(value, bool):
                         modes[record.name, name].add((value, record.context.get("training")))
+        for api in sorted(COMPARED):
+            if any(_alike(each) for window in windows for each in window.calls(api)):
+                yield {"api": api, "argument": "arg.0", "mode": "shapes"}
         for (api, argument), seen in sorted(values.items()):
             params = {"api": api, "argument": argument}
             follows = all(value is mode for value, mode in modes[api, argument])
@@ -54,6 +57,12 @@ class APIArg(Relation):
         """Each call, compared with the one before or with the mode."""
         argument, mode = params["argument"], params["mode"]
         for record in window.calls(params["api"]):
+            if mode == "shapes":
+                if (alike := _alike(record)) is not None:
+                    one, other = (record.fields[name] for name in _BOTH)
+                    found = "" if alike else f"shapes {one} and {other}, which are broadcast"
+                    yield Example(alike, (record,), record.name, found)
+                continue
             if argument not in record.fields or not _counts(record):
                 continue
             value = record.fields[argument]
@@ -78,6 +87,7 @@ class APIArg(Relation):
             "same": f"{shown} is the same in all calls.",
             "distinct": f"{shown} differs from call to call.",
             "training": f"{shown} equals the training mode of the model.",
+            "shapes": f"The two tensors that {short_name(params['api'])} compares have one shape.",
         }[params["mode"]]
 
     def concerns(self, params: Params) -> frozenset[str]:
@@ -87,6 +97,15 @@ class APIArg(Relation):
 
 def _counts(record: Record) -> bool:
     return record.kind == CALL and record.step >= 0 and not record.name.startswith(_NOT_RULES)
+
+
+def _alike(record: Record) -> bool | None:
+    """Whether the tensors of a loss have one shape; None if there are not two."""
+    shapes = [record.fields.get(name) for name in _BOTH]
+    return None if None in shapes else shapes[0] == shapes[1]
+
+
+_BOTH = ("arg.0.shape", "arg.1.shape")
 
 
 def _arguments(record: Record) -> list[str]:

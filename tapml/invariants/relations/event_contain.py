@@ -9,6 +9,7 @@ from tapml.invariants.relation import Example, Memory, Params, Relation, short_n
 
 _SHOWN = 5
 _NONZERO, _ZERO = "Parameter.grad becomes nonzero", "Parameter.grad becomes zero"
+_NONE = "Parameter.grad becomes none"
 _DATA = "Parameter.data changes"
 _GENERIC = (FORWARD, STEP, "torch.nn.modules.container.")
 
@@ -50,6 +51,8 @@ class EventContain(Relation):
                 continue
             contents = window.contents[id(record)]
             holds = params["child"] in contents
+            # Gradients may be cleared to zeros.
+            holds = holds or (params["child"] == _NONE and _ZERO in contents)
             # One loss may have no slope: a hinge that is met, an episode of equal rewards.
             # There is nothing to clear before the first backward call.
             if not holds and params["parent"] == ZERO_GRAD and _nothing_to_clear(record):

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tapml.invariants.record import FORWARD, STEP, Record, Window
+from tapml.invariants.record import FORWARD, LOAD, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
-_LOAD: Final = "torch.nn.Module.load_state_dict"
 _SAID: Final = {
     "autocast": ("trains under autocast", "no forward call in training was under autocast"),
     "no_grad": (
@@ -72,7 +71,7 @@ class UsedInEveryRun(Relation):
 def _uses(window: Window, feature: str) -> Iterator[Record]:
     if feature == "load":
         last = {step.rank: step.id for step in window.calls(STEP)}
-        for record in window.calls(_LOAD):
+        for record in window.calls(LOAD):
             if record.step >= 0 and record.id < last.get(record.rank, -1):
                 yield record
         return

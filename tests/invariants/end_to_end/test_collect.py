@@ -106,7 +106,7 @@ def test_every_step_of_the_script_is_in_the_trace(clean: Trace) -> None:
     (rows,) = clean.processes
     steps = [row for row in rows if row.kind == "call" and row.name == STEP]
     assert [row.step for row in steps] == list(range(6))
-    assert all(row.source.endswith("train.py:42") for row in steps)
+    assert all(row.source.endswith("train.py:46") for row in steps)
 
 
 @settings(max_examples=30, deadline=None)

@@ -45,7 +45,7 @@ def test_an_optimizer_made_before_its_model_is_one_cause_from_the_first_step(
     (cause,) = report.causes
     assert cause.head.invariant.relation == "OptimizerParameters"
     assert cause.first_step == 0
-    assert cause.source.endswith("train.py:42")
+    assert cause.source.endswith("train.py:46")
     texts = {each.invariant.text for each in cause.findings}
     assert "Inside Optimizer.step, the data of at least one Parameter changes." in texts
     assert "The data of each Parameter changes with every step." in texts
