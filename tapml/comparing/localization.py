@@ -7,7 +7,7 @@ inputs: what agrees there only amplifies what came in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -192,6 +192,34 @@ def replay_order(graph: Sequence[NodeDeviation], most: int) -> list[NodeDeviatio
     suspects = [each for each in graph if each.suspect]
     others = [each for each in graph if each.deviates and not each.suspect]
     return [*suspects, *others][:most]
+
+
+def read_places(nodes: Sequence[Node], outputs: Collection[str]) -> dict[str, set[int]]:
+    """The outputs that nodes read or the model gives, by the node; of others all count.
+
+    Nothing is left out where an output of the model has no node's name: it may be any.
+    """
+    names = {node.name for node in nodes}
+    read: dict[str, set[int]] = {}
+    for name, place in (source for node in nodes for source in node.sources):
+        read.setdefault(name, set()).add(place)
+    for output in outputs:
+        whole, _, number = output.rpartition(":")
+        if output in names:
+            read.setdefault(output, set()).add(0)
+        elif whole in names and number.isdecimal():
+            read.setdefault(whole, set()).add(int(number))
+        else:
+            return {}
+    return read
+
+
+def in_32_bits(array: Array) -> Array:
+    """A constant with the ends of 32 bits: "up to the end" is the largest number of 64 or 32."""
+    if array.dtype.kind not in "iu" or array.itemsize < 8:
+        return array
+    ends = np.iinfo(np.int32)
+    return np.clip(array, ends.min, ends.max)
 
 
 def minority(results: Mapping[str, Sequence[Array] | None]) -> list[str]:

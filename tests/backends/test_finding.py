@@ -42,6 +42,8 @@ def test_a_device_is_a_backend_under_its_own_name(device: str) -> None:
 def test_an_unknown_backend_or_variant_names_those_there_are() -> None:
     with pytest.raises(InputError, match=r"no backend is named 'caffe'; there are keras-jax"):
         find_backend("caffe")
+    with pytest.raises(InputError, match=r"'jax'; did you mean keras-jax; there are keras-jax"):
+        find_backend("jax")
     with pytest.raises(InputError, match="no variant 'fast'; there are onnxruntime:all"):
         find_backend("onnxruntime:fast")
     with pytest.raises(InputError, match="no backend is named"):

@@ -20,14 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from tapml.backends.child import JOBS
-from tapml.backends.finding import find_backend
 from tapml.comparing.data import Data
 from tapml.comparing.fuzzing.mutants import KINDS
-from tapml.comparing.fuzzing.sources import MAKING, Source, check_model, source_of
+from tapml.comparing.fuzzing.sources import MAKING, STACK, Source, check_model, source_of
 from tapml.comparing.fuzzing.stacks import LAYERS
 from tapml.comparing.layer_script import write_script
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
-from tapml.comparing.run import DEADLINE_SECONDS, compare, own_code
+from tapml.comparing.run import DEADLINE_SECONDS, choose, compare, own_code
 from tapml.comparing.verdicts import Thresholds
 from tapml.durable.files import remove_file, remove_folder, replace_folder
 from tapml.isolate.pool import Pool
@@ -140,9 +139,7 @@ def fuzz(
     """
     if find_spec("hypothesis") is None:
         raise SetupError('the search needs Hypothesis: pip install "hypothesis>=6.150"')
-    chosen = [find_backend(each) for each in backends]
-    if model is not None:
-        check_model(model, data)
+    chosen = choose(Path(STACK) if model is None else check_model(model, data), backends)
     classes = own_code(Path(model or "absent"), code)
     run_folder = RunFolder(Path(folder), KIND)
     if not run_folder.exists:
