@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +21,8 @@ It may import files beside it.
 """
 _MODULE: Final = "tapml_model_code"
 _MESSAGE_CHARACTERS: Final = 200
+_UNKNOWN: Final = re.compile(r"Could not locate (?P<what>\w+ '[^']+')")
+"""Keras says it behind the class of the whole model."""
 
 
 def load_keras(model: Path) -> Any:
@@ -53,9 +56,11 @@ def load_keras(model: Path) -> Any:
                 "a class, in a file for --code"
             ) from error
         if "custom" in said or "Could not locate" in said:
+            named = _UNKNOWN.search(said)
+            what = named["what"] if named else said[:_MESSAGE_CHARACTERS]
             raise UnsupportedOperatorError(
                 f"{model.name} has classes that are not known here; --code FILE names the Python "
-                f"file that defines them: {said[:_MESSAGE_CHARACTERS]}"
+                f"file that defines them: {what}"
             ) from error
         raise
     return loaded if getattr(loaded, "inputs", None) else _functional(keras, loaded, model.name)

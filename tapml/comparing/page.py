@@ -110,7 +110,9 @@ def _pair(pair: PairResult, beside: list[str]) -> Section:
     }
     if pair.graph:
         section["maps"] = [_map(pair)]
-        section["table"] = _suspects(pair)
+        columns, rows = _suspects(pair)
+        if rows:
+            section["table"] = columns, rows
     return section
 
 
