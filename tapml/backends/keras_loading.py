@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
+from zipfile import is_zipfile
 
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
@@ -34,10 +35,13 @@ def load_keras(model: Path) -> Any:
     Raises
     ------
     InputError
-        If the file of :data:`CODE` cannot be run.
+        If the file is no archive, or that of :data:`CODE` cannot be run.
     UnsupportedOperatorError
         If the model holds code, custom classes that no file defines, or no shapes of its inputs.
     """
+    # Keras says that such a file is not found.
+    if not is_zipfile(model):
+        raise InputError(f"{model.name} is no .keras file, or a part of one")
     import keras
 
     # Else an exception's first line says only which layer was called.

@@ -69,12 +69,13 @@ def add_parser(subparsers: Any) -> None:
         "model",
         type=Path,
         nargs="?",
-        help="a .keras or .onnx file, or the folder of a torch module, a language model or a "
-        "finished session",
+        help="a .keras, .onnx or .gguf file, or the folder of a torch module, a language model or "
+        "a finished session",
     )
     parser.add_argument(
         "--backends", metavar="A,B,...", default="",
-        help="at least two; of a session, its source and its target are the default",
+        help="at least two, or all that are installed and read the model; of a session, its source "
+        "and its target are the default",
     )  # fmt: skip
     parser.add_argument(
         "--data",

@@ -34,6 +34,7 @@ from tapml_targets.errors import InputError, SetupError
 DEADLINE_SECONDS: Final = 600.0
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")
 _READ_OTHERWISE: Final = frozenset((SINGLE_INPUT, TOKENS, MASK, FEATURES, WRITTEN, WRITTEN_MASK))
+ALL: Final = "all"
 _HINTS: Final = {".h5": "; load it with Keras, and save it as a .keras file"}
 _MIXES: Final = "an instance at a time, as the model makes something else of it among others"
 
@@ -60,8 +61,8 @@ def compare(
         module or a language model, the name of one that ships with tapml, or the folder of a
         finished session.
     backends
-        At least two names, see :func:`tapml.backends.finding.backends`. Empty for a session: its
-        source and its target.
+        At least two names, see :func:`tapml.backends.finding.backends`, or ``all``. Empty for a
+        session: its source and its target.
     data
         An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
         (see :func:`~tapml.comparing.texts.read_texts`), or arrays by name: the inputs by their
@@ -221,7 +222,7 @@ def model_path(model: str | Path) -> Path:
 
 
 def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
-    """The backends of these names, each once.
+    """The backends of these names, each once; ``all`` is every one here that reads the model.
 
     Raises
     ------
@@ -230,6 +231,10 @@ def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
     SetupError
         If one is not installed.
     """
+    if list(names) == [ALL]:
+        found = [find_backend(each) for each in readers_of(model)]
+        names = [each.text for each in found
+                 if each.description.claims is None and not each.missing()]  # fmt: skip
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
     if len(chosen) < least:
         given = ", ".join(dict.fromkeys(names)) or "none"

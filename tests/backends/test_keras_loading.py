@@ -104,6 +104,10 @@ def load_all(folder: str) -> dict[str, Any]:
         with pytest.raises(UnsupportedOperatorError, match=said):
             load_keras(Path(folder) / f"{name}.keras")
         os.environ.pop(CODE, None)
+    whole = (Path(folder) / "none.keras").read_bytes()
+    (Path(folder) / "cut.keras").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"cut\.keras is no \.keras file, or a part of one"):
+        load_keras(Path(folder) / "cut.keras")
     return found
 
 

@@ -140,18 +140,19 @@ def fuzz(
     if find_spec("hypothesis") is None:
         raise SetupError('the search needs Hypothesis: pip install "hypothesis>=6.150"')
     chosen = choose(Path(STACK) if model is None else check_model(model, data), backends)
+    names = tuple(each.text for each in chosen)
     classes = own_code(Path(model or "absent"), code)
     run_folder = RunFolder(Path(folder), KIND)
     if not run_folder.exists:
         run_folder.begin()
-    found = FuzzResult(tuple(backends), seed)
+    found = FuzzResult(names, seed)
     with ExitStack() as opened:
         run = opened.enter_context(run_folder.run(watcher=watcher))
         pool = opened.enter_context(Pool((*JOBS, *MAKING)))
         source = source_of(model, data, chosen, pool, deadline_seconds, classes)
 
         def look(path: Path) -> Comparison:
-            return compare(path, backends, source.arrays, limits=limits, code=classes,
+            return compare(path, names, source.arrays, limits=limits, code=classes,
                            deadline_seconds=deadline_seconds, pool=pool)  # fmt: skip
 
         digest = f"{source.digest} {limits} {[each.installed() for each in chosen]}"
@@ -164,7 +165,7 @@ def fuzz(
             search.run(mutants=model is not None)
             phase.detail = f"{found.cases} cases, {len(found.causes)} causes"
         for each in found.causes:
-            _write(Path(each.folder), each, source, backends, classes)
+            _write(Path(each.folder), each, source, names, classes)
     return found
 
 
