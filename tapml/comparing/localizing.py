@@ -105,7 +105,8 @@ class Localizer:
         if near is None or any(name not in self._processes for name in backends):
             return pair
         try:
-            found = self._localized(pair, outputs, (verdict.worst,))
+            # Many layers of a deep model may deviate by as little.
+            found = self._localized(pair, outputs, (verdict.worst,), thorough=False)
         except BackendFailedError:
             return pair
         if not found.guilty:
@@ -140,8 +141,14 @@ class Localizer:
             return found
 
     def _localized(
-        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]], rows: _Rows
+        self,
+        pair: PairResult,
+        outputs: Mapping[str, Mapping[str, Array]],
+        rows: _Rows,
+        *,
+        thorough: bool = True,
     ) -> PairResult:
+        """The pair with what deviates, and what differs alone; not `thorough`: of suspects."""
         first, second = pair.backends
         states = {name: self._states(name, rows) for name in pair.backends}
         nodes = self._processes[first].nodes
@@ -154,10 +161,11 @@ class Localizer:
         graph = tuple(deviations(nodes, states[first][0], states[second][0]))
         pair = replace(pair, graph=graph, unstable=unstable)
         missing = fused.unmeasured(nodes, graph, outputs[first])
-        suspects = [each.node for each in replay_order(graph, _MOST_REPLAYS)]
+        candidates = [each.node for each in replay_order(graph, _MOST_REPLAYS)
+                      if thorough or each.suspect]  # fmt: skip
         guilty = [
             node
-            for node in [*suspects, *missing][:_MOST_REPLAYS]
+            for node in [*candidates, *(missing if thorough else ())][:_MOST_REPLAYS]
             if node.name not in unstable and self._differ_alone(node, pair, rows)
         ]
         made = {node.name: [self._alone(name, node, first, rows) or [] for name in pair.backends]
