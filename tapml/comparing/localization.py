@@ -135,6 +135,21 @@ def is_beyond_rounding(first: Sequence[Array], second: Sequence[Array]) -> bool:
     return _is_beyond(*deviation_of(first, second), unit_of(first, second))
 
 
+def is_taken_otherwise(first: Sequence[Array], second: Sequence[Array]) -> bool:
+    """Whether what reads them may fail on one of them alone.
+
+    They have another shape, other whole numbers, such as places, or NaN and Inf elsewhere.
+    """
+    if [each.shape for each in first] != [each.shape for each in second]:
+        return True
+    return any(
+        (one.dtype.kind in "biu"
+        and not np.array_equal(one, other))
+        or not np.array_equal(np.isfinite(one), np.isfinite(other))
+        for one, other in zip(first, second, strict=True)
+    )
+
+
 def _is_beyond(deviation: float, scale: float, largest: float, unit: float) -> bool:
     return deviation > max(FLOOR, unit) * scale or largest > max(LARGEST, _UNITS * unit)
 
@@ -220,6 +235,17 @@ def in_32_bits(array: Array) -> Array:
         return array
     ends = np.iinfo(np.int32)
     return np.clip(array, ends.min, ends.max)
+
+
+def is_another(
+    alone: Sequence[Array] | None, among: Sequence[Array] | None, place: int, count: int
+) -> bool:
+    """Whether an instance's output is another among `count` instances."""
+    if not alone or not among:
+        return False
+    by_instance = among[0].shape[:1] == (count,)
+    own = among[0][place : place + 1] if by_instance else among[0]
+    return is_beyond_rounding(alone[:1], [own])
 
 
 def minority(results: Mapping[str, Sequence[Array] | None]) -> list[str]:

@@ -15,8 +15,10 @@ from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
     deviations,
     in_32_bits,
+    is_another,
     is_beyond_rounding,
     is_rounding,
+    is_taken_otherwise,
     minority,
     read_places,
     replay_order,
@@ -247,7 +249,7 @@ class Localizer:
         worst = pair.worst or 0
         alone, among = self._states(name, (worst,))[0], self._states(name, rows)[0]
         if any(
-            _is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
+            is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
             for output in outputs
         ):
             return True
@@ -539,7 +541,8 @@ class Localizer:
         """The node that fails alone on the values of a healthy backend.
 
         The first that fails at the same place as the whole model; else the first that fails; else
-        the first whose result differs, as it is what a later one could not take.
+        the first whose result a later one could not take; else that as far as which the model fails
+        to compile.
         """
         if healthy in self._failures or not self._processes[broken].inputs:
             return None
@@ -551,9 +554,8 @@ class Localizer:
                 continue
             try:
                 made = self._processes[broken].replay(node.name, values)
-                if wrong is None and is_beyond_rounding(
-                    self._counted(node, states.get(node.name, made)), self._counted(node, made)
-                ):
+                sides = [self._counted(node, each) for each in (states.get(node.name, made), made)]
+                if wrong is None and is_beyond_rounding(*sides) and is_taken_otherwise(*sides):
                     wrong = node
             except BackendFailedError as error:
                 whole = self._failures[broken]
@@ -564,22 +566,27 @@ class Localizer:
                     first = first or node
             except InputError:
                 continue
-        return first or wrong
+        return first or wrong or self._where_failing(broken)
+
+    def _where_failing(self, broken: str) -> Node | None:
+        """The first node as far as which the model fails as the whole does, by halves."""
+        process, whole = self._processes[broken], self._failures[broken]
+
+        def fails(node: Node) -> bool | None:
+            try:
+                process.prefix(node.name, self._row((0,)))
+            except BackendFailedError as error:
+                return True if error.failure.place == whole.place else None
+            return False
+
+        if whole.kind not in ("error", _CRASH) or not fails(process.nodes[-1]):
+            return None
+        between = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
+        return next((each for each in process.nodes if between and each.name == between[1]), None)
 
 
 def _bytes(states: tuple[Hidden, ...]) -> int:
     return sum(each.nbytes for run in states for outputs in run.values() for each in outputs)
-
-
-def _is_another(
-    alone: Sequence[Array] | None, among: Sequence[Array] | None, place: int, count: int
-) -> bool:
-    """Whether an instance's output is another among `count` instances."""
-    if not alone or not among:
-        return False
-    by_instance = among[0].shape[:1] == (count,)
-    own = among[0][place : place + 1] if by_instance else among[0]
-    return is_beyond_rounding(alone[:1], [own])
 
 
 def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:

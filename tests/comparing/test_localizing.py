@@ -49,7 +49,7 @@ class Chain:
 
     def _called(self, job: str, name: str = "") -> None:
         self.calls.append(f"{job} {name}".strip())
-        if job in self.fails or name in self.fails:
+        if any(each in self.fails for each in (job, name, f"{job} {name}")):
             raise BackendFailedError(_CRASH)
 
     def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
@@ -228,6 +228,14 @@ def test_a_layer_that_cannot_run_alone_is_left_out_and_asked_once() -> None:
     for _ in range(2):
         assert _found(localizer, chains, ("a", "b")).layer == "layer2"
     assert chains["b"].calls.count("replay layer0") == 1
+
+
+def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_down() -> None:
+    failure = Failure("error", "no such operator", "line 1")
+    late = tuple(f"prefix layer{at}" for at in range(7, 20))
+    chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
+    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
 
 
 def test_a_crash_is_laid_at_the_layer_that_crashes_alone_though_at_another_line() -> None:
