@@ -424,8 +424,8 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         if pair.status != "agree" or not pair.reason.endswith("of the output's scale"):
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
-        where = f" at {layer}" if layer else ""
-        console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))
+        at = f" at {layer}" if layer else ""
+        console.print(Text(f"{failure.kind}{at} on {', '.join(names)}: {failure.message}"))
     for each in comparison.clusters:
         if len(each.pairs) > 1:
             by = f" by {each.relative_deviation}" if each.relative_deviation else ""
