@@ -51,7 +51,7 @@ from tapml.comparing.processes import (  # noqa: E402
     BackendProcess,
     Failure,
 )
-from tapml.comparing.result import BackendResult, Comparison, PairResult  # noqa: E402
+from tapml.comparing.result import BackendResult, Comparison  # noqa: E402
 from tapml.comparing.run import DEADLINE_SECONDS, environment_of  # noqa: E402
 from tapml.comparing.verdicts import Thresholds, judge, truth_of  # noqa: E402
 from tapml.durable.files import write_json  # noqa: E402
@@ -319,14 +319,10 @@ def _pair(
     else:
         truth = truth_of(data.labels, [outputs[names[0]]])
         verdict = judge(outputs[names[0]], outputs[names[1]], truth, Thresholds())
-        found = PairResult(names, verdict.status, verdict.reason,
-                           metrics=verdict.metrics, worst=verdict.worst)  # fmt: skip
+        found = localizer.examined(names, verdict, outputs)
         # Also where no tier triggers: the patch writes down where it acts.
-        if verdict.status != "agree" or names[1].startswith("on_"):
-            localized = localizer.inconsistent(found, outputs)
-            found = (
-                localized if verdict.status != "agree" else replace(found, graph=localized.graph)
-            )
+        if found.status == "agree" and names[1].startswith("on_"):
+            found = replace(found, graph=localizer.inconsistent(found, outputs).graph)
     document = Comparison("", 0, "", (), (found,)).to_json()
     plain: dict[str, Any] = document["pairs"][0]
     return plain

@@ -36,10 +36,12 @@ def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
 def _is_exact(pair: dict[str, Any]) -> bool:
     """Whether the layer is the first where the patch acted, or where it ended the run.
 
-    A fault of layers together has none: then the backend that compiles wrongly must be blamed.
+    A fault of layers together has none: then the backend that compiles wrongly must be blamed, and
+    the layer that it is narrowed down to must be one where the patch acted.
     """
     if pair.get("fused"):
-        return not pair["layer"] and (pair["blamed"] or "").startswith("on_")
+        blamed = (pair["blamed"] or "").startswith("on_")
+        return blamed and not pair["layer"] and (pair["between"] or [""])[-1] in pair["acted"]
     return pair["layer"] in [pair["acted"][0], *pair.get("ended", ())]
 
 

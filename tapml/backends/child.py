@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tapml.backends.runner import Array, RebuildsLayers, Runner, SavesLayers
+from tapml.backends.runner import Array, RebuildsLayers, Runner, RunsPrefixes, SavesLayers
 from tapml_targets.errors import (
     InputError,
     NoSuchDeviceError,
@@ -25,8 +25,10 @@ from tapml_targets.errors import (
 
 JOBS: Final = tuple(
     f"{__name__}:{job}"
-    for job in ("hold", "load", "run", "hidden", "replay", "replay_all", "rebuild", "save_layer")
-)
+    for job in (
+        "hold", "load", "run", "hidden", "prefix", "replay", "replay_all", "rebuild", "save_layer",
+    )
+)  # fmt: skip
 _MESSAGE_CHARACTERS: Final = 2000
 
 
@@ -97,6 +99,18 @@ def _equal(one: Sequence[Array], other: Sequence[Array] | None) -> bool:
         np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
         for a, b in zip(one, other, strict=True)
     )  # fmt: skip
+
+
+def prefix(held: Held, payload: dict[str, Any]) -> dict[str, Any]:
+    """One node of the model compiled as far as that."""
+
+    def job() -> dict[str, Any]:
+        runner = held.loaded()
+        if not isinstance(runner, RunsPrefixes):
+            raise UnsupportedOperatorError(f"{held.package} compiles no part of a model")
+        return {"outputs": runner.prefix(payload["node"], payload["inputs"])}
+
+    return _guarded(job)
 
 
 def replay(held: Held, payload: dict[str, Any]) -> dict[str, Any]:

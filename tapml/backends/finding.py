@@ -9,11 +9,13 @@ from __future__ import annotations
 import pkgutil
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as distribution_version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 import tapml.backends
@@ -26,6 +28,9 @@ _SPECIFICATION: Final = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)(@(?P<version>[^:@]*))?(:(?P<variant>[a-z0-9-]+))?"
 )
 _VERSION: Final = re.compile(r"(?P<numbers>\d+(\.\d+)*)(?P<any>\.x)?(?P<other>[a-z0-9.+]*)")
+
+_NEAR: Final = 0.5
+"""How alike a name must be, so that ``jax`` is near to ``keras-jax``."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,11 @@ def describe(name: str) -> Description:
     return found
 
 
+def readers_of(model: Path) -> list[str]:
+    """The names of the backends that read a model file or folder."""
+    return [name for name in backends() if describe(name).reads(model)]
+
+
 def find_backend(text: str) -> Backend:
     """The backend of a name such as ``onnxruntime:basic`` or ``onnxruntime@1.20:basic``.
 
@@ -139,9 +149,11 @@ def find_backend(text: str) -> Backend:
                 description.claims(name)
             ):  # fmt: skip
                 raise InputError(f"{name} is a device, which has no version: write {name}")
+        near = get_close_matches(name, backends(), 2, _NEAR)
+        meant = f"; did you mean {' or '.join(near)}" if near else ""
         raise InputError(
-            f"no backend is named {name!r}; there are {', '.join(backends())}, and devices such as "
-            f"{DEFAULT_PLATFORM}:0 and tcp://HOST:PORT"
+            f"no backend is named {name!r}{meant}; there are {', '.join(backends())}, and devices "
+            f"such as {DEFAULT_PLATFORM}:0 and tcp://HOST:PORT"
         )
     description = describe(name)
     variant = match["variant"] or next(iter(description.variants), "")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
+from zipfile import is_zipfile
 
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
@@ -20,6 +22,8 @@ It may import files beside it.
 """
 _MODULE: Final = "tapml_model_code"
 _MESSAGE_CHARACTERS: Final = 200
+_UNKNOWN: Final = re.compile(r"Could not locate (?P<what>\w+ '[^']+')")
+"""Keras says it behind the class of the whole model."""
 
 
 def load_keras(model: Path) -> Any:
@@ -31,10 +35,13 @@ def load_keras(model: Path) -> Any:
     Raises
     ------
     InputError
-        If the file of :data:`CODE` cannot be run.
+        If the file is no archive, or that of :data:`CODE` cannot be run.
     UnsupportedOperatorError
         If the model holds code, custom classes that no file defines, or no shapes of its inputs.
     """
+    # Keras says that such a file is not found.
+    if not is_zipfile(model):
+        raise InputError(f"{model.name} is no .keras file, or a part of one")
     import keras
 
     # Else an exception's first line says only which layer was called.
@@ -53,9 +60,11 @@ def load_keras(model: Path) -> Any:
                 "a class, in a file for --code"
             ) from error
         if "custom" in said or "Could not locate" in said:
+            named = _UNKNOWN.search(said)
+            what = named["what"] if named else said[:_MESSAGE_CHARACTERS]
             raise UnsupportedOperatorError(
                 f"{model.name} has classes that are not known here; --code FILE names the Python "
-                f"file that defines them: {said[:_MESSAGE_CHARACTERS]}"
+                f"file that defines them: {what}"
             ) from error
         raise
     return loaded if getattr(loaded, "inputs", None) else _functional(keras, loaded, model.name)

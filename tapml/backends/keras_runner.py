@@ -32,6 +32,8 @@ class _Graph:
     calls: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     values: dict[int, tuple[str, int]] = field(default_factory=dict)
     """(node, output) by the identity of a symbolic tensor."""
+    symbols: dict[str, list[Any]] = field(default_factory=dict)
+    """The symbolic tensors of a node, by its name; of no node inside another model."""
 
     def add(self, function: Any, prefix: str) -> None:
         depths = sorted(function._nodes_by_depth, reverse=True)
@@ -49,6 +51,8 @@ class _Graph:
         sources = tuple(self.values[id(each)] for each in node.input_tensors)
         self.nodes.append(Node(name, type(node.operation).__name__, sources))
         self.calls[name] = (node.operation, node.arguments)
+        if "/" not in name:
+            self.symbols[name] = list(node.outputs)
         for place, tensor in enumerate(node.outputs):
             self.values[id(tensor)] = (name, place)
 
@@ -131,6 +135,19 @@ class KerasRunner:
                 if name in found:
                     found[name].append(self._array(value))
         return found
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        """See :class:`tapml.backends.runner.RunsPrefixes`."""
+        symbols = self._graph.symbols.get(node)
+        if symbols is None:
+            raise UnsupportedOperatorError(f"{node} lies inside another model")
+        part = self._keras.Model(self._inputs, symbols)
+        inputs = filled(inputs, self._step)
+        values = [inputs[each.name] for each in self._inputs]
+        outputs = part.predict(
+            values[0] if len(values) == 1 else values, batch_size=self._step or _BATCH, verbose=0
+        )
+        return [to_plain(each) for each in self._keras.tree.flatten(outputs)]
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         """One call on given values."""

@@ -100,6 +100,27 @@ class OnnxGraph:
         )
         return model
 
+    def until(self, name: str) -> Any:
+        """The model as far as a node, whose values are its outputs."""
+        import onnx
+
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        wanted, kept = set(_outputs_of(self._steps[name])), []
+        for step in reversed(self.model.graph.node):
+            if not wanted.isdisjoint(step.output):
+                kept.append(step)
+                wanted.update(_reads(step))
+        del model.graph.node[:], model.graph.output[:]
+        model.graph.node.extend(reversed(kept))
+        # What is no output of the whole model has no type: libraries infer it.
+        types = {each.name: each for each in self.model.graph.output}
+        model.graph.output.extend(
+            types.get(each, onnx.ValueInfoProto(name=each))
+            for each in _outputs_of(self._steps[name])
+        )
+        return model
+
     def _reached(self) -> set[str]:
         """The values that inputs reach; the others are constants."""
         reached = {each.name for each in self.inputs()}

@@ -43,6 +43,9 @@ class Graph(Protocol):
     def with_all_outputs(self, *, computed: bool = False) -> Any:
         """The model with every value as an output; `computed`: only those that inputs reach."""
 
+    def until(self, name: str) -> Any:
+        """The model as far as a node, whose values are the outputs."""
+
     def alone(self, name: str, inputs: Sequence[Array]) -> tuple[Any, dict[str, Array]]:
         """A part of one node, and its inputs by name."""
 
@@ -112,6 +115,15 @@ class PartsRunner:
     def hidden(self, inputs: Mapping[str, Array]) -> dict[str, list[Array]]:
         """All values, as outputs of one graph: what a library fuses otherwise is kept apart."""
         part = self._graph.with_all_outputs(computed=True)
+        values = self._made(part, inputs)
+        return self._graph.by_node(dict(zip(self._graph.names_of(part), values, strict=True)))
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        """See :class:`tapml.backends.runner.RunsPrefixes`."""
+        return self._made(self._graph.until(node), inputs)
+
+    def _made(self, part: Any, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs of a part that reads what the model does."""
         prepared: list[Prepared] = []
 
         def run(step: Mapping[str, Array]) -> list[Array]:
@@ -121,8 +133,7 @@ class PartsRunner:
 
         # Of a model that fixes their number all rows stay: its nodes take no fewer alone.
         given = filled(inputs, self._step)
-        values = in_steps(run, given, self._step or self._free_step)
-        return self._graph.by_node(dict(zip(self._graph.names_of(part), values, strict=True)))
+        return in_steps(run, given, self._step or self._free_step)
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         """One node as a graph of its own."""

@@ -116,6 +116,20 @@ class RebuildsLayers(Protocol):
         """
 
 
+@runtime_checkable
+class RunsPrefixes(Protocol):
+    """What a :class:`Runner` that compiles a graph may do besides."""
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        """What one node returns where the model is compiled as far as that, and no further.
+
+        Raises
+        ------
+        UnsupportedOperatorError
+            If the model cannot end at this node.
+        """
+
+
 def is_tensor(value: object) -> bool:
     """Whether a library's value is an array of numbers: no text, no sequence, no map."""
     kind = getattr(getattr(value, "dtype", None), "kind", "O")

@@ -13,26 +13,50 @@ from tapml_targets.errors import UnsupportedOperatorError
 WINDOW_BYTES: Final = 64 << 20
 """Of inputs that are run at once: what a model makes of them may be a hundred times as large."""
 
+_PLAIN: Final = {"bfloat16": "float32"}
+
 
 def step_of(inputs: Sequence[Input]) -> int | None:
     """Instances of one call, where the model fixes them."""
     return next((each.shape[0] for each in inputs if each.shape), None)
 
 
-def window_of(inputs: Mapping[str, Array], step: int | None) -> int | None:
-    """How many instances are run at once, where all of them would take too much memory.
+def dtype_of(expected: Input) -> np.dtype[Any]:
+    """What NumPy holds an input as: it has no bfloat16, the backend converts."""
+    return np.dtype(_PLAIN.get(expected.dtype, expected.dtype))
 
-    A multiple of the `step` that a model takes.
+
+def typed(arrays: Mapping[str, Array], inputs: Sequence[Input]) -> dict[str, Array]:
+    """Arrays as a model reads them: of its dtypes, and in C's order. What is so is not copied.
 
     Examples
     --------
-    >>> window_of({"x": np.broadcast_to(np.float32(0), (500, 3, 224, 224))}, None)
+    >>> typed({"x": np.arange(2), "y": np.arange(2)}, [Input("x", (None,), "float32")])
+    {'x': array([0., 1.], dtype=float32), 'y': array([0, 1])}
+    """
+    dtypes = {each.name: dtype_of(each) for each in inputs}
+    return {
+        name: np.asarray(each, dtypes.get(name, each.dtype), order="C")
+        for name, each in arrays.items()
+    }
+
+
+def window_of(arrays: Mapping[str, Array], inputs: Sequence[Input]) -> int | None:
+    """How many instances are run at once, where all of them would take too much memory.
+
+    A multiple of as many as the model takes.
+
+    Examples
+    --------
+    >>> images = np.broadcast_to(np.uint8(0), (500, 3, 224, 224))
+    >>> window_of({"x": images}, [Input("x", (None, 3, 224, 224), "float32")])
     111
     """
-    count, size = instances(inputs), sum(each.nbytes for each in inputs.values())
+    dtypes, step = {each.name: dtype_of(each) for each in inputs}, step_of(inputs)
+    size = sum(each.size * dtypes.get(name, each.dtype).itemsize for name, each in arrays.items())
     if size <= WINDOW_BYTES:
         return None
-    most = max(1, WINDOW_BYTES * count // size)
+    most = max(1, WINDOW_BYTES * instances(arrays) // size)
     return most if step is None else max(1, most // step) * step
 
 

@@ -6,7 +6,7 @@ A node is named as in the program; of a language model, ``LAYER/NODE`` with the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -110,11 +110,23 @@ class TorchGraph:
     def with_all_outputs(self, *, computed: bool = False) -> TorchPart:
         """The program with every value as an output."""
         del computed
+        return self._with_outputs(self._nodes)
+
+    def until(self, name: str) -> TorchPart:
+        """The program as far as an operation."""
+        part = self._with_outputs([name])
+        if not self._mutates:
+            part.module.graph.eliminate_dead_code()
+            part.module.recompile()
+        return part
+
+    def _with_outputs(self, names_of_nodes: Iterable[str]) -> TorchPart:
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         graph.graph_copy(self._module.graph, copies)
         results, names = [], []
-        for name, node in self._nodes.items():
+        for name in names_of_nodes:
+            node = self._nodes[name]
             last = copies[node]
             for place, value in enumerate(self._values[name]):
                 item = copies[node]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +41,10 @@ examples:
   tapml compare --list                                  the backends, and what each needs
 
 The data is an .npz file, or a folder of .npy files, with arrays named as the model's inputs, or x,
-and labels in y; or a folder of images, in subfolders by class; for a language model a .txt file, a
-text a line, or a folder of .txt files, of which the first 64 tokens count. Labels are classes
-(whole numbers) or targets (floats); without them, the class that most backends put first stands in.
+and labels in y; a .csv file with a row an instance, whose labels are a column y; or a folder of
+images, in subfolders by class; for a language model a .txt file, a text a line, or a folder of .txt
+files, of which the first 64 tokens count. Labels are classes (whole numbers) or targets (floats);
+without them, the class that most backends put first stands in.
 Every backend runs in a process of its own. For each pair that differs, the layer is named that
 differs alone on equal inputs, and with three backends or more the one that a majority disagrees
 with. NAME@VERSION is another version of the library: the first use installs it with pip into an
@@ -67,19 +69,20 @@ def add_parser(subparsers: Any) -> None:
         "model",
         type=Path,
         nargs="?",
-        help="a .keras or .onnx file, or the folder of a torch module, a language model or a "
-        "finished session",
+        help="a .keras, .onnx or .gguf file, or the folder of a torch module, a language model or "
+        "a finished session",
     )
     parser.add_argument(
         "--backends", metavar="A,B,...", default="",
-        help="at least two; of a session, its source and its target are the default",
+        help="at least two, or all that are installed and read the model; of a session, its source "
+        "and its target are the default",
     )  # fmt: skip
     parser.add_argument(
         "--data",
         type=Path,
         metavar="PATH",
-        help="an .npz or .npy file, a folder of images or .npy files, or a .txt file or folder of "
-        "them",
+        help="an .npz, .npy or .csv file, a folder of images or .npy files, or a .txt file or "
+        "folder of them",
     )
     parser.add_argument(
         "--output",
@@ -120,16 +123,16 @@ def add_parser(subparsers: Any) -> None:
         "of layers; the folder keeps every case, so that the search goes on",
     )  # fmt: skip
     fuzz.add_argument(
-        "--cases", type=number("a number of cases", int, 1, 1_000_000), default=500, metavar="N",
-        help="cases to try (default: %(default)d)",
+        "--cases", type=number("a number of cases", int, 1, 1_000_000), metavar="N",
+        help="cases to try (default: 500)",
     )  # fmt: skip
     fuzz.add_argument(
-        "--minutes", type=number("minutes", float, 0.01, 1e5), default=10.0, metavar="M",
-        help="time to spend (default: %(default)g)",
+        "--minutes", type=number("minutes", float, 0.01, 1e5), metavar="M",
+        help="time to spend (default: 10)",
     )  # fmt: skip
     fuzz.add_argument(
-        "--seed", type=number("a seed", int, 0, 2**32 - 1), default=0, metavar="S",
-        help="the same seed draws the same cases (default: %(default)d)",
+        "--seed", type=number("a seed", int, 0, 2**32 - 1), metavar="S",
+        help="the same seed draws the same cases (default: 0)",
     )  # fmt: skip
     parser.add_argument(
         "--causes", type=Path, nargs="+", metavar="RESULT",
@@ -180,6 +183,12 @@ def _add_thresholds(parser: argparse.ArgumentParser) -> None:
         "(default: 0.001)",
     )
     group.add_argument(
+        "--confirmed",
+        type=number("a number from 0 to 1", float, 0.0, 1.0),
+        metavar="SHARE",
+        help="the same where a layer is found that differs alone (default: 0.0001)",
+    )
+    group.add_argument(
         "--share",
         type=number("a percentage from 0 to 100", float, 0.0, 100.0),
         metavar="PERCENT",
@@ -209,6 +218,7 @@ def _limits(arguments: argparse.Namespace) -> Thresholds:
         "top_k": arguments.top_k,
         "mad_distance": arguments.mad_distance,
         "relative": arguments.relative,
+        "confirmed": arguments.confirmed,
         "divergence": arguments.divergence,
         "share": None if arguments.share is None else arguments.share / 100,
     }
@@ -223,16 +233,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _calibrate(arguments)
     if arguments.causes is not None:
         return _print_causes(arguments)
-    from tapml_targets.errors import InputError
 
     if arguments.fuzz is not None:
         return _fuzz(arguments)
     if arguments.outputs is not None and arguments.model is None:
         return _compare_stored(arguments)
-    from tapml.comparing.sessions import is_plan
-
-    if arguments.model is None or (arguments.data is None and not is_plan(arguments.model)):
-        raise InputError("expected a model and --data; see `tapml compare --help`")
+    _check_given(arguments)
     from tapml.cli.progress import watch
     from tapml.comparing.layer_script import LAYERS
     from tapml.comparing.run import compare
@@ -272,6 +278,20 @@ def run(arguments: argparse.Namespace) -> int:
     return _gate(comparison, accepted, arguments.write_baseline)
 
 
+def _check_given(arguments: argparse.Namespace) -> None:
+    """Raises InputError where something is missing, or would not be read."""
+    from tapml.comparing.sessions import is_plan
+    from tapml_targets.errors import InputError
+
+    if arguments.model is None:
+        raise InputError("expected a model and --data; see `tapml compare --help`")
+    if arguments.data is None and not is_plan(arguments.model):
+        raise InputError(f"expected --data for {arguments.model}: an .npz, .npy, .csv or .txt "
+                         "file, or a folder of images, arrays or texts")  # fmt: skip
+    if given := [name for name, each in _budget(arguments).items() if each is not None]:
+        raise InputError(f"--{given[0]} says how --fuzz FOLDER searches; nothing is drawn without")
+
+
 def _print_json(document: object) -> None:
     from tapml.durable.strict_json import to_strict
 
@@ -299,7 +319,12 @@ def _compare_stored(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
-    return [each.strip() for each in arguments.backends.split(",") if each.strip()]
+    return [each for each in re.split(r"[,\s]+", arguments.backends) if each]
+
+
+def _budget(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What says how long and how --fuzz searches; None for the default."""
+    return {name: getattr(arguments, name) for name in ("cases", "minutes", "seed")}
 
 
 def _fuzz(arguments: argparse.Namespace) -> int:
@@ -319,9 +344,7 @@ def _fuzz(arguments: argparse.Namespace) -> int:
             model=arguments.model,
             data=None if arguments.data is None else read_data(arguments.data),
             code=arguments.code,
-            cases=arguments.cases,
-            minutes=arguments.minutes,
-            seed=arguments.seed,
+            **{name: each for name, each in _budget(arguments).items() if each is not None},
             limits=_limits(arguments),
             deadline_seconds=arguments.deadline,
             watcher=watcher,
@@ -373,6 +396,7 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from tapml.comparing.result import where
     from tapml.comparing.tokens import tokens_of
 
     console = Console(highlight=False, emoji=False)
@@ -383,12 +407,11 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         table.add_column(title, overflow="fold")
     for pair in comparison.pairs:
         style = "green" if pair.status == "agree" else "red"
-        layer = f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-"
         largest = pair.metrics.get("elementwise", {}).get("largest")
         table.add_row(
             Text(" / ".join(pair.backends)),
             Text(pair.status, style=style),
-            Text(layer),
+            Text(where(pair)),
             Text(pair.blamed or "-"),
             Text("-" if largest is None else f"{largest:.1e}"),
             *(map(Text, tokens_of(pair.metrics)) if of_tokens else ()),
@@ -401,8 +424,8 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         if pair.status != "agree" or not pair.reason.endswith("of the output's scale"):
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
-        where = f" at {layer}" if layer else ""
-        console.print(Text(f"{failure.kind}{where} on {', '.join(names)}: {failure.message}"))
+        at = f" at {layer}" if layer else ""
+        console.print(Text(f"{failure.kind}{at} on {', '.join(names)}: {failure.message}"))
     for each in comparison.clusters:
         if len(each.pairs) > 1:
             by = f" by {each.relative_deviation}" if each.relative_deviation else ""

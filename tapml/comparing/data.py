@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from tapml.backends import steps
 from tapml.backends.runner import Array, Input
-from tapml.backends.steps import instances
+from tapml.comparing import data_tables
 from tapml.comparing.data_archives import read_archive
-from tapml.comparing.data_folders import CLASSES, LARGEST_BYTES, fitted, read_array, read_folder
+from tapml.comparing.data_folders import CLASSES, fitted, read_array, read_folder
 from tapml.comparing.texts import ENDING, check_tokens, read_texts, to_tokens
 from tapml_targets.errors import InputError
 
@@ -43,7 +44,7 @@ class Data:
     texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.texts) or instances(self.arrays)
+        return len(self.texts) or steps.instances(self.arrays)
 
     def in_tokens(self, model: Path) -> Data:
         """Texts in the tokens of a model's folder; other data as it is.
@@ -54,7 +55,7 @@ class Data:
         return replace(self, arrays=to_tokens(self.texts, model)) if self.texts else self
 
     def for_inputs(self, inputs: Sequence[Input]) -> dict[str, Array]:
-        """The arrays by the names of a model's inputs.
+        """The arrays by the names of a model's inputs; large ones as the file has them.
 
         Raises
         ------
@@ -62,7 +63,7 @@ class Data:
             If one is missing, or has another shape or kind of numbers than the model expects.
         """
         arrays = dict(self.arrays)
-        if len(inputs) == 1 and set(arrays) == {SINGLE_INPUT}:
+        if len(inputs) == 1 and inputs[0].name not in arrays and SINGLE_INPUT in arrays:
             single_input = arrays[SINGLE_INPUT]
             if self.images:
                 single_input = fitted(single_input, inputs[0].shape)
@@ -86,30 +87,42 @@ def _fitting(expected: Input, array: Array) -> Array:
         wanted = ", ".join("any" if each is None else str(each) for each in expected.shape)
         raise InputError(
             f"the input {expected.name!r} expects the shape ({wanted}), found {array.shape}"
+            f"{_layout_hint(expected.shape, array)}"
         )
-    wanted_kind = np.dtype(_PLAIN.get(expected.dtype, expected.dtype)).kind
-    if wanted_kind != array.dtype.kind and not (wanted_kind == "f" and array.dtype.kind in "iu"):
+    dtype = steps.dtype_of(expected)
+    if dtype.kind != array.dtype.kind and not (dtype.kind == "f" and array.dtype.kind in "iu"):
         raise InputError(
             f"the input {expected.name!r} expects {expected.dtype}, found {array.dtype}; "
             "convert the array"
         )
-    dtype = np.dtype(_PLAIN.get(expected.dtype, expected.dtype))
-    if array.dtype != dtype and array.size * dtype.itemsize > LARGEST_BYTES:
-        raise InputError(
-            f"the array for {expected.name!r} is of {array.dtype}, and too large to be converted "
-            f"to {dtype} in memory; save it so"
-        )
+    if array.size * dtype.itemsize > steps.WINDOW_BYTES:
+        return array  # Converted a window at a time, see `steps.typed`.
     return np.asarray(array, dtype=dtype, order="C")
 
 
-# NumPy has no such dtype: the backend converts.
-_PLAIN: Final = {"bfloat16": "float32"}
+def _layout_hint(shape: Sequence[int | None], array: Array) -> str:
+    """What makes an array fit that has its channels elsewhere, or holds one instance alone."""
+
+    def fits(some: Sequence[int]) -> bool:
+        return len(some) == len(shape) and all(
+            extent is None or extent == found
+            for extent, found in zip(shape[1:], some[1:], strict=True)
+        )
+
+    if fits((1, *array.shape)):
+        return "; of one instance, give x[None]"
+    if array.ndim > 2:
+        if fits(np.moveaxis(array, -1, 1).shape):
+            return "; its channels lie last: give np.moveaxis(x, -1, 1)"
+        if fits(np.moveaxis(array, 1, -1).shape):
+            return "; its channels lie first: give np.moveaxis(x, 1, -1)"
+    return ""
 
 
 def read_data(path: Path) -> Data:
     """Read an ``.npz`` file: arrays named as the model's inputs, or ``x``; labels in ``y``.
 
-    A ``.npy`` file is ``x``.
+    A ``.npy`` file is ``x``; of a table see :func:`~tapml.comparing.data_tables.read_table`.
 
     Of texts, see :func:`~tapml.comparing.texts.read_texts`; of another folder,
     :func:`~tapml.comparing.data_folders.read_folder`.
@@ -123,6 +136,8 @@ def read_data(path: Path) -> Data:
         path.is_dir() and any(each.name != CLASSES for each in path.glob(f"*{ENDING}"))
     ):
         return Data({}, texts=tuple(read_texts(path)))
+    if path.suffix in data_tables.ENDINGS:
+        return make_data(data_tables.read_table(path))
     if path.suffix == ".npy" and path.is_file():
         return make_data({SINGLE_INPUT: read_array(path)})
     if path.is_dir():

@@ -49,7 +49,10 @@ def read_archive(path: Path) -> dict[str, Array]:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path} is no .npz file of numbers ({error})") from error
+        others = "" if path.suffix == ".npz" else (
+            "; data is an .npz, .npy, .csv or .txt file, or a folder of images, arrays or texts"
+        )  # fmt: skip
+        raise InputError(f"{path} is no .npz file of numbers ({error}){others}") from error
     except (NotImplementedError, RuntimeError) as error:  # Encrypted, or packed in another way.
         raise InputError(f"{path} is no .npz file of np.savez ({error})") from error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tapml.backends.runner import Array
-from tapml.backends.steps import in_steps, step_of, window_of
+from tapml.backends.steps import in_steps, window_of
 from tapml.comparing.data import Data
 from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
 from tapml.comparing.result import BackendResult
@@ -167,7 +167,7 @@ def _run(
     """What a backend makes of all instances, which it gets a window at a time."""
     _, mask = read_tokens(data.arrays)
     names: list[str] = []
-    window = window_of(inputs, step_of(process.inputs))
+    window = window_of(inputs, process.inputs)
     done = 0
 
     def run(some: Mapping[str, Array]) -> list[Array]:

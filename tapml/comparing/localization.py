@@ -7,7 +7,7 @@ inputs: what agrees there only amplifies what came in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -135,6 +135,21 @@ def is_beyond_rounding(first: Sequence[Array], second: Sequence[Array]) -> bool:
     return _is_beyond(*deviation_of(first, second), unit_of(first, second))
 
 
+def is_taken_otherwise(first: Sequence[Array], second: Sequence[Array]) -> bool:
+    """Whether what reads them may fail on one of them alone.
+
+    They have another shape, other whole numbers, such as places, or NaN and Inf elsewhere.
+    """
+    if [each.shape for each in first] != [each.shape for each in second]:
+        return True
+    return any(
+        (one.dtype.kind in "biu"
+        and not np.array_equal(one, other))
+        or not np.array_equal(np.isfinite(one), np.isfinite(other))
+        for one, other in zip(first, second, strict=True)
+    )
+
+
 def _is_beyond(deviation: float, scale: float, largest: float, unit: float) -> bool:
     return deviation > max(FLOOR, unit) * scale or largest > max(LARGEST, _UNITS * unit)
 
@@ -192,6 +207,45 @@ def replay_order(graph: Sequence[NodeDeviation], most: int) -> list[NodeDeviatio
     suspects = [each for each in graph if each.suspect]
     others = [each for each in graph if each.deviates and not each.suspect]
     return [*suspects, *others][:most]
+
+
+def read_places(nodes: Sequence[Node], outputs: Collection[str]) -> dict[str, set[int]]:
+    """The outputs that nodes read or the model gives, by the node; of others all count.
+
+    Nothing is left out where an output of the model has no node's name: it may be any.
+    """
+    names = {node.name for node in nodes}
+    read: dict[str, set[int]] = {}
+    for name, place in (source for node in nodes for source in node.sources):
+        read.setdefault(name, set()).add(place)
+    for output in outputs:
+        whole, _, number = output.rpartition(":")
+        if output in names:
+            read.setdefault(output, set()).add(0)
+        elif whole in names and number.isdecimal():
+            read.setdefault(whole, set()).add(int(number))
+        else:
+            return {}
+    return read
+
+
+def in_32_bits(array: Array) -> Array:
+    """A constant with the ends of 32 bits: "up to the end" is the largest number of 64 or 32."""
+    if array.dtype.kind not in "iu" or array.itemsize < 8:
+        return array
+    ends = np.iinfo(np.int32)
+    return np.clip(array, ends.min, ends.max)
+
+
+def is_another(
+    alone: Sequence[Array] | None, among: Sequence[Array] | None, place: int, count: int
+) -> bool:
+    """Whether an instance's output is another among `count` instances."""
+    if not alone or not among:
+        return False
+    by_instance = among[0].shape[:1] == (count,)
+    own = among[0][place : place + 1] if by_instance else among[0]
+    return is_beyond_rounding(alone[:1], [own])
 
 
 def minority(results: Mapping[str, Sequence[Array] | None]) -> list[str]:

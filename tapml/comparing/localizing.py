@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from tapml.backends.runner import Array, Node
-from tapml.backends.steps import filled, in_steps, step_of, taken
+from tapml.backends.steps import filled, in_steps, step_of, taken, typed
+from tapml.comparing import fused
 from tapml.comparing.data import Data
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
-    deviation_of,
     deviations,
+    in_32_bits,
+    is_another,
     is_beyond_rounding,
     is_rounding,
+    is_taken_otherwise,
     minority,
+    read_places,
     replay_order,
 )
 from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
 from tapml.comparing.result import PairResult
 from tapml.comparing.texts import read_tokens
 from tapml.comparing.tokens import without_padding
+from tapml.comparing.unstable import Hidden, draws, is_unstable, where_unstable
+from tapml.comparing.verdicts import OutputVerdict
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _MOST_REPLAYS: Final = 64
 _CRASH: Final = "crash"
-_DRAWING: Final = ("Bernoulli", "Multinomial")
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
 _LARGEST_BYTES: Final = 1 << 30
 _LARGEST_HELD_BYTES: Final = 2 << 30
 _LEAST_HELD: Final = 2
 """Hidden states of so many runs are held, those of a pair, however large they are."""
-_Hidden = Mapping[str, list[Array]]
 _Rows = tuple[int, ...]
 """The instances that are run together."""
 _Holders = tuple[str, ...]
@@ -73,7 +75,7 @@ class Localizer:
         self._data = data
         self._failures = failures
         self._layers = layers
-        self._hidden: dict[tuple[str, _Rows], tuple[_Hidden, ...]] = {}
+        self._hidden: dict[tuple[str, _Rows], tuple[Hidden, ...]] = {}
         self._single: dict[str, dict[str, Array]] = {}
         self._replayed: dict[tuple[str, str, _Holders, _Rows], list[Array] | None] = {}
         self._replayed_bytes = 0
@@ -86,6 +88,36 @@ class Localizer:
         self._replayed = {
             key: each for key, each in self._replayed.items() if name not in (key[0], *key[2])
         }
+
+    def examined(
+        self,
+        backends: tuple[str, str],
+        verdict: OutputVerdict,
+        outputs: Mapping[str, Mapping[str, Array]],
+    ) -> PairResult:
+        """The pair that a verdict is about, localized where its outputs differ.
+
+        A deviation that is too small to trigger does so where a layer differs alone.
+        """
+        pair = PairResult(backends, verdict.status, verdict.reason, metrics=verdict.metrics,
+                          worst=verdict.worst)  # fmt: skip
+        if pair.status != "agree":
+            return self.inconsistent(pair, outputs)
+        near = pair.metrics.get("near")
+        if near is None or any(name not in self._processes for name in backends):
+            return pair
+        try:
+            # Many layers of a deep model may deviate by as little.
+            found = self._localized(pair, outputs, (verdict.worst,), thorough=False)
+        except BackendFailedError:
+            return pair
+        if not found.guilty:
+            return pair
+        metrics = pair.metrics | {"share": near["share"], "triggering": near["instances"]}
+        reason = f"{pair.reason}, and {found.layer} differs alone on equal inputs"
+        if found.place:
+            reason += found.reason.removeprefix(pair.reason)
+        return replace(found, status="inconsistent", metrics=metrics, reason=reason)
 
     def inconsistent(
         self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]
@@ -100,38 +132,47 @@ class Localizer:
             found = self._localized(pair, outputs, (worst,))
         except BackendFailedError as error:
             return replace(pair, reason=f"{pair.reason}; no hidden states: {error}")
-        if (
-            found.status != pair.status
-            or found.guilty
-            or not (rows := self._together(pair.backends[0], worst))
-        ):
+        if found.status != pair.status or found.guilty:
             return found
         # A library may be wrong about several instances together, and right about each.
         try:
-            together = self._localized(pair, outputs, rows)
+            rows = self._together(pair.backends[0], worst)
+            together = self._localized(pair, outputs, rows) if rows else found
+            return together if together.guilty else self._narrowed(found, outputs, (worst,))
         except BackendFailedError:
             return found
-        return together if together.guilty else found
 
     def _localized(
-        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]], rows: _Rows
+        self,
+        pair: PairResult,
+        outputs: Mapping[str, Mapping[str, Array]],
+        rows: _Rows,
+        *,
+        thorough: bool = True,
     ) -> PairResult:
+        """The pair with what deviates, and what differs alone; not `thorough`: of suspects."""
         first, second = pair.backends
         states = {name: self._states(name, rows) for name in pair.backends}
         nodes = self._processes[first].nodes
-        self._read = _read_places(nodes, outputs[first])
+        self._read = read_places(nodes, outputs[first])
         unstable = tuple(
             node.name
             for node in nodes
-            if _draws(node) or any(_is_unstable(runs, node.name) for runs in states.values())
+            if draws(node) or any(is_unstable(runs, node.name) for runs in states.values())
         )
         graph = tuple(deviations(nodes, states[first][0], states[second][0]))
         pair = replace(pair, graph=graph, unstable=unstable)
+        missing = fused.unmeasured(nodes, graph, outputs[first])
+        candidates = [each.node for each in replay_order(graph, _MOST_REPLAYS)
+                      if thorough or each.suspect]  # fmt: skip
         guilty = [
-            each.node
-            for each in replay_order(graph, _MOST_REPLAYS)
-            if each.node.name not in unstable and self._differ_alone(each.node, pair, rows)
+            node
+            for node in [*candidates, *(missing if thorough else ())][:_MOST_REPLAYS]
+            if node.name not in unstable and self._differ_alone(node, pair, rows)
         ]
+        made = {node.name: [self._alone(name, node, first, rows) or [] for name in pair.backends]
+                for node in guilty if node in missing}  # fmt: skip
+        pair = replace(pair, graph=fused.with_alone(nodes, graph, made))
         order = {node.name: place for place, node in enumerate(nodes)}
         # A constant that differs explains what the layers after it do not.
         guilty.sort(key=lambda node: (not node.sources, order[node.name]))
@@ -149,7 +190,7 @@ class Localizer:
             return replace(
                 pair,
                 status="nondeterministic",
-                reason=f"{_where_unstable(nodes, unstable, states)}: other values in every run",
+                reason=f"{where_unstable(nodes, unstable, states)}: other values in every run",
             )
         # Infinite where one side has NaN: JSON's null.
         relative = pair.metrics.get("elementwise", {}).get("largest")
@@ -208,7 +249,7 @@ class Localizer:
         worst = pair.worst or 0
         alone, among = self._states(name, (worst,))[0], self._states(name, rows)[0]
         if any(
-            _is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
+            is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
             for output in outputs
         ):
             return True
@@ -266,7 +307,7 @@ class Localizer:
             return pair
         return replace(pair, script=self._script(nodes[0], pair, healthy, (0,)))
 
-    def _states(self, name: str, rows: _Rows) -> tuple[_Hidden, ...]:
+    def _states(self, name: str, rows: _Rows) -> tuple[Hidden, ...]:
         key = name, rows
         if key in self._hidden:
             self._hidden[key] = self._hidden.pop(key)  # The last in order: used most recently.
@@ -282,7 +323,8 @@ class Localizer:
         """As many instances as the model takes: nodes that read an input take no fewer alone."""
         steps = (step_of(each.inputs) for each in self._processes.values())
         step = next((each for each in steps if each is not None), None)
-        return filled(taken(self._inputs, list(rows)), step)
+        inputs = next((each.inputs for each in self._processes.values() if each.inputs), [])
+        return filled(typed(taken(self._inputs, list(rows)), inputs), step)
 
     def _holders(self, node: Node, holder: str, rows: _Rows) -> _Holders | None:
         """Whose run gives a node its sources, or None if one was fused away in all."""
@@ -385,11 +427,12 @@ class Localizer:
         """
         read = self._read.get(node.name)
         kept = [each for at, each in enumerate(made) if read is None or at in read]
-        return kept if node.sources else list(map(_in_32_bits, kept))
+        return kept if node.sources else list(map(in_32_bits, kept))
 
     def _blamed(self, node: Node, pair: PairResult, rows: _Rows) -> str:
-        healthy = [name for name in self._processes if name not in self._failures]
-        results = {name: self._alone(name, node, pair.backends[0], rows) for name in healthy}
+        results = {
+            name: self._alone(name, node, pair.backends[0], rows) for name in self._healthy()
+        }
         ran = {name: self._counted(node, each) for name, each in results.items()
                if each is not None}  # fmt: skip
         return _outvoted(ran, pair)
@@ -398,11 +441,33 @@ class Localizer:
         self,
         pair: PairResult,
         outputs: Mapping[str, Mapping[str, Array]],
-        states: Mapping[str, tuple[_Hidden, ...]],
+        states: Mapping[str, tuple[Hidden, ...]],
         rows: _Rows,
     ) -> PairResult:
         """No layer differs alone: perhaps a compiled run differs from its own layers."""
-        fused = []
+        compiled = self._compiled_otherwise(pair, outputs, states, rows)
+        if len(compiled) == 1:
+            ((name, _),) = compiled
+            reason = f"{pair.reason}; {name} compiled differs from {name} layer by layer"
+            return replace(pair, blamed=name, reason=reason)
+        nodes = self._processes[pair.backends[0]].nodes
+        if not compiled and (between := fused.around(nodes, pair.graph)):
+            return replace(
+                pair, between=between, blamed=self._blamed_at(between, pair, rows),
+                reason=f"{pair.reason}; a backend has no values of the layers between "
+                f"{between[0]} and {between[1]}, where it starts",
+            )  # fmt: skip
+        return replace(pair, reason=f"{pair.reason}; no layer differs on equal inputs")
+
+    def _compiled_otherwise(
+        self,
+        pair: PairResult,
+        outputs: Mapping[str, Mapping[str, Array]],
+        states: Mapping[str, tuple[Hidden, ...]],
+        rows: _Rows,
+    ) -> list[tuple[str, str]]:
+        """The backends whose compiled run differs from their own layers, each with an output."""
+        compiled = []
         for name in pair.backends:
             for output, values in outputs[name].items():
                 own = states[name][0].get(output)
@@ -412,15 +477,49 @@ class Localizer:
                 # A model that fixes the number of instances repeats the last.
                 made = [each[: len(rows)] for each in own or () if each.ndim]
                 if made and made[0].shape == whole.shape and is_beyond_rounding([whole], made[:1]):
-                    fused.append(name)
+                    compiled.append((name, output))
                     break
-        if len(fused) == 1:
-            return replace(
-                pair,
-                blamed=fused[0],
-                reason=f"{pair.reason}; {fused[0]} compiled differs from {fused[0]} layer by layer",
+        return compiled
+
+    def _narrowed(
+        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]], rows: _Rows
+    ) -> PairResult:
+        """The layers between which a compiled run parts from its own layers."""
+        states = {name: self._states(name, rows) for name in pair.backends}
+        compiled = self._compiled_otherwise(pair, outputs, states, rows)
+        if len(compiled) != 1:
+            return pair
+        ((name, output),) = compiled
+        own = states[name][0]
+
+        def differs(node: Node) -> bool | None:
+            if node.name not in own:
+                return None
+            try:
+                made = self._processes[name].prefix(node.name, self._row(rows))
+            except BackendFailedError:
+                return None
+            return is_beyond_rounding(
+                self._counted(node, made), self._counted(node, own[node.name])
             )
-        return replace(pair, reason=f"{pair.reason}; no layer differs on equal inputs")
+
+        nodes = self._processes[name].nodes
+        named = output in {node.name for node in nodes}
+        last = output if named else output.rpartition(":")[0]
+        between = fused.narrowed(nodes, last, differs)
+        where = f", as far as {between[1]} and not as far as {between[0]}" if between else ""
+        return replace(pair, between=between, reason=f"{pair.reason}{where}")
+
+    def _blamed_at(self, between: fused.Between, pair: PairResult, rows: _Rows) -> str:
+        """Whom a majority disagrees with behind layers that are fused, and agrees with before."""
+        before, after = between
+        found = {name: self._states(name, rows)[0] for name in self._healthy()}
+        if minority({name: each[before] for name, each in found.items() if before in each}):
+            return ""
+        return _outvoted({name: each[after] for name, each in found.items() if after in each}, pair)
+
+    def _healthy(self) -> list[str]:
+        return [name for name in self._processes if name not in self._failures]
 
     def _first_failing(self, broken: str) -> Node | None:
         """The first node that fails where every node reads what this backend made before it."""
@@ -442,7 +541,8 @@ class Localizer:
         """The node that fails alone on the values of a healthy backend.
 
         The first that fails at the same place as the whole model; else the first that fails; else
-        the first whose result differs, as it is what a later one could not take.
+        the first whose result a later one could not take; else that as far as which the model fails
+        to compile.
         """
         if healthy in self._failures or not self._processes[broken].inputs:
             return None
@@ -454,9 +554,8 @@ class Localizer:
                 continue
             try:
                 made = self._processes[broken].replay(node.name, values)
-                if wrong is None and is_beyond_rounding(
-                    self._counted(node, states.get(node.name, made)), self._counted(node, made)
-                ):
+                sides = [self._counted(node, each) for each in (states.get(node.name, made), made)]
+                if wrong is None and is_beyond_rounding(*sides) and is_taken_otherwise(*sides):
                     wrong = node
             except BackendFailedError as error:
                 whole = self._failures[broken]
@@ -467,78 +566,30 @@ class Localizer:
                     first = first or node
             except InputError:
                 continue
-        return first or wrong
+        return first or wrong or self._where_failing(broken)
+
+    def _where_failing(self, broken: str) -> Node | None:
+        """The first node as far as which the model fails as the whole does, by halves."""
+        process, whole = self._processes[broken], self._failures[broken]
+
+        def fails(node: Node) -> bool | None:
+            try:
+                process.prefix(node.name, self._row((0,)))
+            except BackendFailedError as error:
+                return True if error.failure.place == whole.place else None
+            return False
+
+        if whole.kind not in ("error", _CRASH) or not fails(process.nodes[-1]):
+            return None
+        between = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
+        return next((each for each in process.nodes if between and each.name == between[1]), None)
 
 
-def _bytes(states: tuple[_Hidden, ...]) -> int:
+def _bytes(states: tuple[Hidden, ...]) -> int:
     return sum(each.nbytes for run in states for outputs in run.values() for each in outputs)
-
-
-def _read_places(nodes: Sequence[Node], outputs: Collection[str]) -> dict[str, set[int]]:
-    """The outputs that nodes read or the model gives, by the node; of others all count.
-
-    Nothing is left out where an output of the model has no node's name: it may be any.
-    """
-    names = {node.name for node in nodes}
-    read: dict[str, set[int]] = {}
-    for name, place in (source for node in nodes for source in node.sources):
-        read.setdefault(name, set()).add(place)
-    for output in outputs:
-        whole, _, number = output.rpartition(":")
-        if output in names:
-            read.setdefault(output, set()).add(0)
-        elif whole in names and number.isdecimal():
-            read.setdefault(whole, set()).add(int(number))
-        else:
-            return {}
-    return read
-
-
-def _in_32_bits(array: Array) -> Array:
-    """A constant with the ends of 32 bits: "up to the end" is the largest number of 64 or 32."""
-    if array.dtype.kind not in "iu" or array.itemsize < 8:
-        return array
-    ends = np.iinfo(np.int32)
-    return np.clip(array, ends.min, ends.max)
-
-
-def _is_another(
-    alone: Sequence[Array] | None, among: Sequence[Array] | None, place: int, count: int
-) -> bool:
-    """Whether an instance's output is another among `count` instances."""
-    if not alone or not among:
-        return False
-    by_instance = among[0].shape[:1] == (count,)
-    own = among[0][place : place + 1] if by_instance else among[0]
-    return is_beyond_rounding(alone[:1], [own])
 
 
 def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:
     """The backend of a pair that a majority disagrees with; empty without a majority."""
     found = [name for name in minority(results) if name in pair.backends]
     return found[0] if len(found) == 1 else ""
-
-
-def _draws(node: Node) -> bool:
-    """Whether a node makes random numbers: with one seed, two libraries still draw others."""
-    return node.kind.startswith("Random") or node.kind in _DRAWING
-
-
-def _where_unstable(
-    nodes: Sequence[Node], unstable: Sequence[str], states: Mapping[str, tuple[_Hidden, ...]]
-) -> str:
-    """The layers where it starts, each with the backends on which a second run differs."""
-    found = set(unstable)
-    said = []
-    for node in nodes:
-        if node.name in found and found.isdisjoint(name for name, _ in node.sources):
-            where = [name for name, runs in states.items() if _is_unstable(runs, node.name)]
-            said.append(f"{node.name} ({', '.join(where) or 'drawn'})")
-    return ", ".join(said)
-
-
-def _is_unstable(runs: tuple[_Hidden, ...], node: str) -> bool:
-    one, other = (each.get(node) for each in runs)
-    return one is not None and other is not None and deviation_of(one, other)[0] > 0 and (
-        is_beyond_rounding(one, other)
-    )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tapml.comparing.localization import NodeDeviation
-from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
+from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult, where
 from tapml.comparing.tokens import tokens_of
 from tapml.report.html import Cell, Section, render_sections
 from tapml.report.layout import Band, Edge, GraphMap, Node, lay_out
@@ -57,7 +57,7 @@ def _pairs(comparison: Comparison) -> Section:
             [
                 " / ".join(pair.backends),
                 {"status": _chip(pair.status), "text": pair.status},
-                f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-",
+                where(pair),
                 pair.blamed or "-",
                 f"{pair.metrics['share']:.1%}" if "share" in pair.metrics else "-",
                 *(tokens_of(pair.metrics) if of_tokens else tiers),
@@ -76,8 +76,8 @@ def _chip(status: str) -> str:
 def _pair(pair: PairResult, beside: list[str]) -> Section:
     """The story of a pair; `beside` are those of its cluster."""
     facts = [("verdict", pair.status), ("why", pair.reason)]
-    if pair.layer:
-        facts.append(("starts at", f"{pair.layer} ({pair.layer_kind})"))
+    if pair.layer or pair.between:
+        facts.append(("starts" if pair.between else "starts at", where(pair)))
     if len(pair.guilty) > 1:
         facts.append(("all guilty layers", ", ".join(pair.guilty)))
     if beside:
@@ -110,7 +110,9 @@ def _pair(pair: PairResult, beside: list[str]) -> Section:
     }
     if pair.graph:
         section["maps"] = [_map(pair)]
-        section["table"] = _suspects(pair)
+        columns, rows = _suspects(pair)
+        if rows:
+            section["table"] = columns, rows
     return section
 
 
@@ -197,7 +199,7 @@ def _map(pair: PairResult) -> GraphMap:
 
 
 def _status(each: NodeDeviation, pair: PairResult) -> str:
-    if each.node.name in pair.guilty:
+    if each.node.name in pair.guilty or each.node.name in (pair.between or ())[1:]:
         return "starts"
     if each.node.name in pair.unstable:
         return "degraded"

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from tapml.backends.child import JOBS
 from tapml.backends.finding import Backend
 from tapml.backends.runner import Array, Input, Node
+from tapml.backends.steps import typed
 from tapml.isolate.death import ChildDiedError
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
@@ -104,12 +105,19 @@ class BackendProcess:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name."""
         self.load()
-        return dict(self._call("run", dict(inputs))["outputs"])
+        return dict(self._call("run", typed(inputs, self.inputs))["outputs"])
 
     def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
         """Every node's outputs, and those of a second run that are other values."""
         self.load()
-        return tuple(dict(each) for each in self._call("hidden", dict(inputs))["runs"])
+        runs = self._call("hidden", typed(inputs, self.inputs))["runs"]
+        return tuple(dict(each) for each in runs)
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        """What one node returns where the model is compiled as far as that."""
+        self.load()
+        payload = {"node": node, "inputs": typed(inputs, self.inputs)}
+        return list(self._call("prefix", payload)["outputs"])
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         """What one node returns for these inputs."""

@@ -56,6 +56,9 @@ class PairResult:
         The execution deviation graph; empty for a pair that agrees.
     script
         The path of a script that shows the layer alone, where one was written.
+    between
+        Where no node is guilty, the last that is right and the first that is not, with layers
+        between them, or at the second, that one backend fused.
     place
         ``interface`` or ``library``: where the fault of the layer lies, as the layer rebuilt from
         the library's own calls says; empty where that is not known.
@@ -73,7 +76,15 @@ class PairResult:
     unstable: tuple[str, ...] = ()
     graph: tuple[NodeDeviation, ...] = ()
     script: str = ""
+    between: tuple[str, str] | None = None
     place: str = ""
+
+
+def where(pair: PairResult) -> str:
+    """In words, where a pair parts: ``conv1 (Conv)``, ``between conv1 and norm1`` or ``-``."""
+    if pair.between:
+        return "between {} and {}".format(*pair.between)
+    return f"{pair.layer} ({pair.layer_kind})" if pair.layer else "-"
 
 
 @dataclass(frozen=True)
@@ -188,6 +199,7 @@ def _pair(pair: PairResult) -> dict[str, Any]:
         "reason": pair.reason,
         "layer": pair.layer or None,
         "layer_kind": pair.layer_kind or None,
+        "between": pair.between and list(pair.between),
         "blamed": pair.blamed or None,
         "metrics": pair.metrics,
         "worst_instance": pair.worst,

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.child import JOBS
-from tapml.backends.finding import Backend, find_backend
+from tapml.backends.finding import Backend, find_backend, readers_of
 from tapml.backends.keras_loading import CODE
 from tapml.backends.runner import FEATURES, MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array
 from tapml.comparing.data import LABELS, SINGLE_INPUT, Data, make_data, read_data
 from tapml.comparing.extraction import Extracted, Keeping, extract
 from tapml.comparing.localizing import Localizer
 from tapml.comparing.processes import BackendProcess
-from tapml.comparing.result import Comparison, PairResult
+from tapml.comparing.result import Comparison, PairResult, where
 from tapml.comparing.sessions import BACKENDS as SESSION_BACKENDS
 from tapml.comparing.sessions import cases_of, is_plan
 from tapml.comparing.stored import OutputStore, Run
@@ -25,7 +25,8 @@ from tapml.comparing.verdicts import Thresholds, Truth, judge, truth_of
 from tapml.isolate.environment import Environment
 from tapml.isolate.kept_environments import kept_environment
 from tapml.isolate.pool import Pool
-from tapml.models.resolve import zoo_folder
+from tapml.models.converted import converted_folder
+from tapml.models.resolve import file_hint, zoo_folder
 from tapml.runs.events import Watcher, ignore
 from tapml.runs.phases import Phases
 from tapml_targets.errors import InputError, SetupError
@@ -33,6 +34,8 @@ from tapml_targets.errors import InputError, SetupError
 DEADLINE_SECONDS: Final = 600.0
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")
 _READ_OTHERWISE: Final = frozenset((SINGLE_INPUT, TOKENS, MASK, FEATURES, WRITTEN, WRITTEN_MASK))
+ALL: Final = "all"
+_HINTS: Final = {".h5": "; load it with Keras, and save it as a .keras file"}
 _MIXES: Final = "an instance at a time, as the model makes something else of it among others"
 
 
@@ -58,8 +61,8 @@ def compare(
         module or a language model, the name of one that ships with tapml, or the folder of a
         finished session.
     backends
-        At least two names, see :func:`tapml.backends.finding.backends`. Empty for a session: its
-        source and its target.
+        At least two names, see :func:`tapml.backends.finding.backends`, or ``all``. Empty for a
+        session: its source and its target.
     data
         An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
         (see :func:`~tapml.comparing.texts.read_texts`), or arrays by name: the inputs by their
@@ -91,13 +94,13 @@ def compare(
     SetupError
         If a backend is not installed.
     """
-    path = zoo_folder(str(model)) or Path(model)
+    path = model_path(model)
     if is_plan(path):
         backends = backends or SESSION_BACKENDS
         data = cases_of(path) if data is None else data
     if data is None:
         raise InputError("expected data: an .npz file, a folder, texts, or arrays by name")
-    chosen = _chosen(path, backends, least=2 if outputs is None else 0)
+    chosen = choose(path, backends, least=2 if outputs is None else 0)
     classes = own_code(path, code)
     data = _data(data).in_tokens(path)
     keeping = None if outputs is None else Keeping.of(Path(outputs), path, data, classes)
@@ -183,10 +186,7 @@ def _compared(
     def judged(names: tuple[str, str], made: Mapping[str, Mapping[str, Array]]) -> PairResult:
         one, other = (made[name] for name in names)
         verdict = judge(one, other, truth or Truth("none"), limits, tokens, instances)
-        pair = PairResult(
-            names, verdict.status, verdict.reason, metrics=verdict.metrics, worst=verdict.worst
-        )
-        return pair if verdict.status == "agree" else localizer.inconsistent(pair, made)
+        return localizer.examined(names, verdict, made)
 
     for first, second in combinations([each.name for each in found.backends], 2):
         with phases.phase(f"{first} and {second}") as phase:
@@ -198,7 +198,8 @@ def _compared(
                     pair = replace(pair, reason=f"{pair.reason}; {_MIXES}")
             else:
                 pair = localizer.failed((first, second))
-            phase.detail = f"{pair.status}: {pair.layer or pair.reason}"
+            place = where(pair)
+            phase.detail = f"{pair.status}: {pair.reason if place == '-' else place}"
         pairs.append(pair)
     said = "none" if truth is None or truth.labels is None else (
         "from backends" if truth.from_backends else truth.task
@@ -206,22 +207,46 @@ def _compared(
     return Comparison(model, instances, said, tuple(found.backends), tuple(pairs))
 
 
-def _chosen(model: Path, names: Sequence[str], least: int) -> list[Backend]:
-    if not model.exists():
+def model_path(model: str | Path) -> Path:
+    """A model's file or folder, by its path or the name of one that ships with tapml.
+
+    Of a GGUF file it is the folder that it is converted to. Raises InputError if there is none.
+    """
+    path = zoo_folder(str(model)) or Path(model)
+    if not path.exists():
         raise InputError(
             f"there is no {model}; expected a model: a .keras or .onnx file, or the folder of a "
             "torch module (tapml.from_torch), a language model, or a session"
         )
+    return converted_folder(path.resolve()) or path
+
+
+def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
+    """The backends of these names, each once; ``all`` is every one here that reads the model.
+
+    Raises
+    ------
+    InputError
+        If they are fewer than `least`, or one does not read the model.
+    SetupError
+        If one is not installed.
+    """
+    if list(names) == [ALL]:
+        found = [find_backend(each) for each in readers_of(model)]
+        names = [each.text for each in found
+                 if each.description.claims is None and not each.missing()]  # fmt: skip
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
     if len(chosen) < least:
-        raise InputError(
-            f"a comparison needs at least two backends, got {', '.join(names) or 'none'}"
-        )
+        given = ", ".join(dict.fromkeys(names)) or "none"
+        can = f"; {model.name} is read by {', '.join(readers_of(model))}" if model.suffix else ""
+        raise InputError(f"a comparison needs at least two backends, got {given}{can}")
     for each in chosen:
         if not each.description.reads(model):
+            can = ", ".join(readers_of(model))
+            hint = f"; it is read by {can}" if can else _HINTS.get(model.suffix, file_hint(model))
             raise InputError(
                 f"{each.text} does not read {model.name or model}; it expects "
-                f"{' or '.join(map(_wanted, each.description.formats))}"
+                f"{' or '.join(map(_wanted, each.description.formats))}{hint}"
             )
     missing = {each.text: each.missing() for each in chosen if each.missing()}
     if missing:

@@ -31,6 +31,8 @@ class Thresholds:
         T_M: least D_MAD, 0 to 1 (paper: 0.2).
     relative
         Least deviation of an element, relative to the output's scale.
+    confirmed
+        The same, where a layer is found that differs alone on equal inputs; not beyond `relative`.
     share
         p: the share of instances that may trigger, 0 to 1 (paper: 0).
     top_k
@@ -42,6 +44,7 @@ class Thresholds:
     class_distance: float = 8.0
     mad_distance: float = 0.2
     relative: float = 1e-3
+    confirmed: float = TIE
     share: float = 0.0
     top_k: int = metrics.TOP_K
     divergence: float = 1e-3
@@ -72,7 +75,8 @@ class OutputVerdict:
         Plain data; names as in the paper. ``counts`` are what other thresholds would find, see
         :mod:`tapml.comparing.calibration`: instances at or above each step, ties left out; for
         D_CLASS by k. ``accuracy`` is that of both backends for k from 1 to 5. ``triggering`` are
-        the instances that trigger, as ranges. A language model has ``KL``, ``top1`` (the share of
+        the instances that trigger, as ranges. ``near`` has those that would if a layer differed
+        alone. A language model has ``KL``, ``top1`` (the share of
         positions with the same token first) and ``parting``.
     """
 
@@ -255,6 +259,11 @@ def judge(
     found["triggering"] = ranges(triggers)
     worst = int(np.lexsort(order[::-1])[-1])
     if not triggers.any() or triggers.mean() < limits.share:
+        near = relative >= limits.confirmed
+        if near.any() and near.mean() >= limits.share:
+            found["near"] = _tier(near, limits.confirmed, float(relative.max())) | {
+                "share": float(near.mean()), "instances": ranges(near),
+            }  # fmt: skip
         reason = f"the largest deviation is {relative.max():.1e} of the output's scale"
         if empty := _instances_with_nan(first, count):
             reason += f"; {empty} of {count} instances have NaN on both sides"

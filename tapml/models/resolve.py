@@ -35,6 +35,15 @@ def home_of(model: Path) -> Path:
     return model if model.is_dir() else model.parent
 
 
+def file_hint(path: Path) -> str:
+    """What to do with a file that is no model's folder; empty where that is not known."""
+    if path.suffix == ".safetensors" and (path.parent / CONFIG).is_file():
+        return f"; give its folder, {path.parent}"
+    if (path / "saved_model.pb").is_file():
+        return _HINTS[".pb"]
+    return _HINTS.get(path.suffix.lower(), "")
+
+
 def zoo_names() -> tuple[str, ...]:
     """Names of the models that ship with tapml."""
     return tuple(sorted(path.parent.name for path in _ZOO.glob(f"*/{CONFIG}")))
@@ -65,13 +74,10 @@ def resolve_model(name_or_path: str | Path) -> Path:
     if path.is_dir() or (path.suffix == ONNX and path.is_file()):
         return path.resolve()
     if path.is_file():
-        hint = _HINTS.get(path.suffix.lower(), "")
-        if path.suffix == ".safetensors" and (path.parent / CONFIG).is_file():
-            hint = f"; give its folder, {path.parent}"
         raise InputError(
             f"{text!r} is a file: expected a model folder (config.json, *.safetensors), a GGUF "
             f"file (*{GGUF}), an {ONNX} file, an exported program (*{EXPORTED}), or the name of a "
-            f"model that ships with tapml{hint}"
+            f"model that ships with tapml{file_hint(path)}"
         )
     zoo = ", ".join(zoo_names()) or "none here: `pip install ./tapml/models/zoo` in a checkout"
     raise InputError(

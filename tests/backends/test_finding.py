@@ -10,6 +10,7 @@ import pytest
 
 from tapml.backends.finding import backends, describe, find_backend
 from tapml.backends.torch_compile import kept_code
+from tapml.comparing.run import choose
 from tapml_targets.errors import InputError
 
 
@@ -42,12 +43,19 @@ def test_a_device_is_a_backend_under_its_own_name(device: str) -> None:
 def test_an_unknown_backend_or_variant_names_those_there_are() -> None:
     with pytest.raises(InputError, match=r"no backend is named 'caffe'; there are keras-jax"):
         find_backend("caffe")
+    with pytest.raises(InputError, match=r"'jax'; did you mean keras-jax; there are keras-jax"):
+        find_backend("jax")
     with pytest.raises(InputError, match="no variant 'fast'; there are onnxruntime:all"):
         find_backend("onnxruntime:fast")
     with pytest.raises(InputError, match="no backend is named"):
         find_backend("../onnxruntime")
     with pytest.raises(InputError, match="cpu is a device, which has no version"):
         find_backend("cpu@2")
+
+
+def test_all_are_those_that_read_the_model_without_devices() -> None:
+    found = [each.text for each in choose(Path("m.onnx"), ["all"])]
+    assert found == ["onnx-reference", "onnxruntime", "openvino", "tvm"]
 
 
 def test_compiled_code_is_kept_where_nobody_else_writes(

@@ -79,6 +79,10 @@ def load_all(folder: str) -> dict[str, Any]:
         inputs = value if isinstance(value, dict) else {"x": value}
         (output,) = runner.run(inputs).values()
         np.testing.assert_allclose(output, expected, rtol=1e-6)
+        hidden = runner.hidden(inputs)
+        for node in runner.nodes() if name != "Building" else ():
+            (until,) = runner.prefix(node.name, inputs)
+            np.testing.assert_allclose(until, hidden[node.name][0], rtol=1e-6)
         found[name] = [
             [each.name for each in runner.inputs()],
             [each.name for each in runner.nodes()],
@@ -93,13 +97,17 @@ def load_all(folder: str) -> dict[str, Any]:
         "never called": "before it is saved",
         "Hidden": "as one dict",
         "Unbuilt": "weights of Unbuilt.keras are not restored",
-        "Plain": "--code",
+        "Plain": "--code FILE names the Python file that defines them: class 'Plain'",
     }
     for name, said in refused.items():
         os.environ.update({CODE: str(file)} if name != "Plain" else {})
         with pytest.raises(UnsupportedOperatorError, match=said):
             load_keras(Path(folder) / f"{name}.keras")
         os.environ.pop(CODE, None)
+    whole = (Path(folder) / "none.keras").read_bytes()
+    (Path(folder) / "cut.keras").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"cut\.keras is no \.keras file, or a part of one"):
+        load_keras(Path(folder) / "cut.keras")
     return found
 
 

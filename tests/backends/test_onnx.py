@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tapml.backends.finding import find_backend
-from tapml.backends.runner import Runner
+from tapml.backends.runner import Runner, RunsPrefixes
 from tapml.isolate.pool import Pool
 from tapml_targets.errors import InputError
 from tests.comparing.small_cnn import NODES, make_images, write_cnn
@@ -41,8 +41,9 @@ def has_inputs_nodes_and_versions(given: dict[str, str]) -> None:
 
 
 def ends_in_its_outputs(given: dict[str, str]) -> None:
-    """The last hidden state is the output, and a node alone repeats its own."""
+    """The last hidden state is the output; a node alone and the model until it repeat its own."""
     runner = load(given["backend"], Path(given["model"]))
+    assert isinstance(runner, RunsPrefixes)
     inputs = {"image": make_images(3)["x"]}
     outputs, hidden = runner.run(inputs), runner.hidden(inputs)
     assert list(outputs) == ["classes"]
@@ -51,7 +52,9 @@ def ends_in_its_outputs(given: dict[str, str]) -> None:
     for node in runner.nodes():
         values = [inputs[name] if name in inputs else hidden[name][i] for name, i in node.sources]
         (alone,) = runner.replay(node.name, values)
-        np.testing.assert_allclose(alone, hidden[node.name][0], rtol=1e-3, atol=1e-5)
+        (until,) = runner.prefix(node.name, inputs)
+        for each in (alone, until):
+            np.testing.assert_allclose(each, hidden[node.name][0], rtol=1e-3, atol=1e-5)
 
 
 def takes_an_instance_a_call(given: dict[str, str]) -> None:

@@ -58,6 +58,12 @@ def test_bad_arguments_are_usage_errors(tmp_path: Path, capsys: pytest.CaptureFi
     assert "no backend is named 'caffe'" in capsys.readouterr().err
     assert _compare(tmp_path, "onnxruntime") == 2
     assert "at least two backends" in capsys.readouterr().err
+    for names, expected in (("onnxruntime", "two backends"), ("onnxruntime,keras-jax", "not read")):
+        words = ["--fuzz", str(tmp_path / "found"), "--backends", names]
+        assert main(["compare", *words]) == 2
+        assert expected in capsys.readouterr().err
+    assert main(["compare", "model.onnx", "--data", "data.npz", "--seed", "3"]) == 2
+    assert "--seed says how --fuzz FOLDER searches" in capsys.readouterr().err
 
 
 IMAGES = np.ones((4, 1, 8, 8), np.float32)

@@ -74,9 +74,50 @@ def test_a_large_file_is_mapped_and_not_read(
     np.savez_compressed(tmp_path / "packed.npz", **arrays)
     with pytest.raises(InputError, match=r"or any number of np\.savez"):
         read_archive(tmp_path / "packed.npz")
-    monkeypatch.setattr("tapml.comparing.data.LARGEST_BYTES", 9)
-    with pytest.raises(InputError, match="too large to be converted to float32 in memory"):
-        make_data(found).for_inputs([Input("left", (None, 3), "float32")])
+    # Neither its dtype nor its order is made anew in memory.
+    monkeypatch.setattr("tapml.backends.steps.WINDOW_BYTES", 9)
+    given = make_data(found).for_inputs([Input("left", (None, 3), "float32")])
+    assert np.shares_memory(given["left"], found["left"])
+
+
+def test_a_table_has_a_row_an_instance_and_its_labels_in_a_column(tmp_path: Path) -> None:
+    table = tmp_path / "flowers.csv"
+    table.write_text("length,Class,width\n1.5,setosa,2\n\n3,aster,4e1\n", encoding="utf-8-sig")
+    data = read_data(table)
+    assert data.labels is not None and data.labels.tolist() == [1, 0]
+    np.testing.assert_array_equal(data.arrays["x"], [[1.5, 2], [3, 40]])
+    (tmp_path / "plain.tsv").write_text("1\t2\n3\t4\n")
+    plain = read_data(tmp_path / "plain.tsv").arrays["x"]
+    assert plain.dtype == np.int64 and plain.tolist() == [[1, 2], [3, 4]]
+    for text, expected in (
+        ("a,b\n1,two\n", r"line 2 of .*'two' in b; expected a number"), ("a,b\n", "no rows"),
+        ("a,b\n1\n", "line 2 of .* has 1 columns; expected 2"), ("y\n1\n", "no column beside"),
+        ("a,a\n1,2\n", "two columns of one title"), ("", "no rows"),
+    ):  # fmt: skip
+        table.write_text(text)
+        with pytest.raises(InputError, match=expected):
+            read_data(table)
+
+
+def test_x_is_the_only_input_also_beside_arrays_that_nothing_reads() -> None:
+    data = make_data({"x": np.zeros((2, 3)), "weights": np.zeros(2)})
+    assert list(data.for_inputs([Input("image", (None, 3), "float32")])) == ["image"]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "hint"),
+    [
+        ((2, 8, 6, 3), (None, 3, 8, 6), r"channels lie last: give np\.moveaxis\(x, -1, 1\)"),
+        ((2, 3, 8, 6), (None, 8, 6, 3), r"channels lie first: give np\.moveaxis\(x, 1, -1\)"),
+        ((8, 6, 3), (None, 8, 6, 3), r"of one instance, give x\[None\]"),
+        ((2, 8, 5, 3), (None, 3, 8, 6), r"found \(2, 8, 5, 3\)$"),
+    ],
+)
+def test_another_layout_is_refused_with_what_makes_it_fit(
+    found: tuple[int, ...], expected: tuple[int | None, ...], hint: str
+) -> None:
+    with pytest.raises(InputError, match=hint):
+        make_data({"x": np.zeros(found)}).for_inputs([Input("x", expected, "float32")])
 
 
 def test_a_single_number_is_the_same_for_all_instances() -> None:

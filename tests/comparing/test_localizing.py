@@ -13,9 +13,11 @@ import pytest
 from tapml.backends.runner import Array, Input, Node
 from tapml.comparing import localizing
 from tapml.comparing.data import Data
+from tapml.comparing.localization import read_places
 from tapml.comparing.localizing import Localizer
 from tapml.comparing.processes import BackendFailedError, BackendProcess, Failure
 from tapml.comparing.result import PairResult
+from tapml.comparing.verdicts import OutputVerdict
 
 _COUNT = 12
 _X = np.random.default_rng(0).normal(size=(_COUNT, 4)).astype(np.float32)
@@ -30,6 +32,7 @@ class Chain:
     wrong: tuple[str, ...] = ()
     fails: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
+    compiled_wrong: tuple[str, ...] = ()
     end: int = 0
     """A constant of the model, as this backend writes it."""
     calls: list[str] = field(default_factory=list)
@@ -46,7 +49,7 @@ class Chain:
 
     def _called(self, job: str, name: str = "") -> None:
         self.calls.append(f"{job} {name}".strip())
-        if job in self.fails or name in self.fails:
+        if any(each in self.fails for each in (job, name, f"{job} {name}")):
             raise BackendFailedError(_CRASH)
 
     def hidden(self, inputs: Mapping[str, Array]) -> tuple[dict[str, list[Array]], ...]:
@@ -65,9 +68,14 @@ class Chain:
     def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         raise BackendFailedError(Failure("unsupported", f"{node} is not rebuilt"))
 
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        self._called("prefix", node)
+        compiled = Chain(self.layers, self.wrong + self.compiled_wrong)
+        return compiled.hidden(inputs)[0][node]
+
     def output(self) -> dict[str, Array]:
         last = self.nodes[-1].name
-        return {last: Chain(self.layers, self.wrong).hidden({"x": _X})[0][last][0]}
+        return {last: self.prefix(last, {"x": _X})[0]}
 
 
 def _localizer(chains: Mapping[str, Chain], failures: dict[str, Failure] | None = None) -> Any:
@@ -143,6 +151,39 @@ def test_what_one_backend_fused_away_is_read_from_another() -> None:
     assert _found(_localizer(chains), chains, ("a", "b")).layer == "layer1"
 
 
+def test_a_wrong_layer_that_one_side_fused_away_is_named_or_the_layers_around_it() -> None:
+    for fails, expected in (((), ("layer1", None)), (("layer1",), ("", ("layer0", "layer2")))):
+        chains = {
+            "a": Chain(4, fused=("layer1",), fails=fails),
+            "b": Chain(4, wrong=("layer1",)),
+            "c": Chain(4),
+        }
+        found = _found(_localizer(chains), chains, ("a", "b"))
+        assert (found.layer, found.between) == expected
+        assert found.blamed == "b" and (found.graph[2].node.name == "layer1") == (not fails)
+
+
+def test_a_compiled_run_that_parts_from_its_own_layers_is_narrowed_down() -> None:
+    chains = {"a": Chain(40), "b": Chain(40, compiled_wrong=("layer23",), fails=("layer20",))}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert (found.blamed, found.layer, found.between) == ("b", "", ("layer22", "layer23"))
+    assert sum(each.startswith("prefix") for each in chains["b"].calls) < 9
+
+
+def test_a_small_deviation_triggers_where_a_layer_differs_alone() -> None:
+    near = {"share": 0.5, "instances": "0-5"}
+    verdict = OutputVerdict("agree", "small", 2, {"share": 0.0, "triggering": "", "near": near})
+    for wrong, expected in (
+        ((), ("agree", "", 0.0)),
+        (("layer1",), ("inconsistent", "layer1", 0.5)),
+    ):
+        chains = {"a": Chain(), "b": Chain(wrong=wrong), "c": Chain()}
+        outputs = {name: each.output() for name, each in chains.items()}
+        found = _localizer(chains).examined(("a", "b"), verdict, outputs)
+        assert (found.status, found.layer, found.metrics["share"]) == expected
+        assert found.blamed == ("b" if wrong else "") and chains["b"].calls.count("hidden") == 1
+
+
 def test_a_layer_alone_reads_equal_values_though_who_held_them_is_forgotten() -> None:
     """What layer 3 reads in a is b's in the first pair, and then c's."""
     chains = {
@@ -167,10 +208,10 @@ def test_a_constant_is_named_where_no_layer_is_and_not_for_the_end_of_32_bits() 
 
 def test_outputs_that_nothing_reads_do_not_count() -> None:
     nodes = [Node("best", "TopK", (("x", 0),)), Node("sum", "Sum", (("best", 0),))]
-    assert localizing._read_places(nodes, ["sum"])["best"] == {0}
-    assert localizing._read_places(nodes, ["sum", "best:1"])["best"] == {0, 1}
+    assert read_places(nodes, ["sum"])["best"] == {0}
+    assert read_places(nodes, ["sum", "best:1"])["best"] == {0, 1}
     # Which node an output of an ONNX model comes from is not said.
-    assert localizing._read_places(nodes, ["sum", "places"]) == {}
+    assert read_places(nodes, ["sum", "places"]) == {}
 
 
 def test_a_backend_that_dies_with_its_hidden_states_says_so_and_the_next_pair_goes_on() -> None:
@@ -187,6 +228,14 @@ def test_a_layer_that_cannot_run_alone_is_left_out_and_asked_once() -> None:
     for _ in range(2):
         assert _found(localizer, chains, ("a", "b")).layer == "layer2"
     assert chains["b"].calls.count("replay layer0") == 1
+
+
+def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_down() -> None:
+    failure = Failure("error", "no such operator", "line 1")
+    late = tuple(f"prefix layer{at}" for at in range(7, 20))
+    chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
+    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
 
 
 def test_a_crash_is_laid_at_the_layer_that_crashes_alone_though_at_another_line() -> None:

@@ -63,6 +63,15 @@ def test_a_tie_that_rounding_breaks_is_no_inconsistency() -> None:
     assert verdict.status == "agree"
 
 
+def test_deviations_below_the_threshold_are_kept_for_a_layer_to_confirm() -> None:
+    one, other = np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([[0.5, 0.5], [0.9003, 0.0997]])
+    verdict = judge({"y": one}, {"y": other}, Truth("none"), Thresholds())
+    assert verdict.status == "agree"
+    assert verdict.metrics["near"]["instances"] == "1" and verdict.metrics["near"]["share"] == 0.5
+    few = judge({"y": one}, {"y": other}, Truth("none"), Thresholds(confirmed=1e-3))
+    assert "near" not in few.metrics
+
+
 def test_a_small_change_that_turns_a_class_is_one() -> None:
     one = np.array([[0.5003, 0.4997], [0.9, 0.1]])
     other = np.array([[0.4998, 0.5002], [0.9, 0.1]])

@@ -154,12 +154,12 @@ class _Whole:
 
     @classmethod
     def of(cls, run: Run) -> Run:
-        """A run of the whole model."""
+        """A run of the whole model, or of it as far as a node."""
 
-        def whole(inputs: Any) -> Any:
+        def whole(*given: Any) -> Any:
             cls.runs = True
             try:
-                return run(inputs)
+                return run(*given)
             finally:
                 cls.runs = False
 
@@ -202,5 +202,5 @@ def load(model: Path, variant: str) -> Any:
                 operator: Any = each
                 operator._run = _noted(operator._run, wrong)
     runner: Any = load_healthy(model, "")
-    runner.run = _Whole.of(runner.run)
+    runner.run, runner.prefix = _Whole.of(runner.run), _Whole.of(runner.prefix)
     return runner

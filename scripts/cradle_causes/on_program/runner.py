@@ -178,4 +178,5 @@ def load(model: Path, variant: str) -> PartsRunner:
     if not cause.fused:
         return faulty
     healthy.run = faulty.run  # type: ignore[method-assign]
+    healthy.prefix = faulty.prefix  # type: ignore[method-assign]
     return healthy

@@ -50,6 +50,12 @@ class _Reference:
             {name: to_plain(value) for name, value in values.items() if is_tensor(value)}
         )
 
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        from onnx.reference import ReferenceEvaluator
+
+        evaluator = ReferenceEvaluator(self._graph.until(node))
+        return [to_plain(each) for each in evaluator.run(None, filled(inputs, self._graph.step))]
+
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         from onnx.reference import ReferenceEvaluator
 

@@ -54,6 +54,10 @@ class _OnnxRuntime:
             }
         )
 
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        session = _open(self._graph.until(node).SerializeToString(), self._level)
+        return list(self._run(session, filled(inputs, self._graph.step)).values())
+
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         model, given = self._graph.alone(node, inputs)
         session = _open(model.SerializeToString(), self._level)

@@ -72,6 +72,15 @@ class _OpenVino:
         }
         return self._graph.by_node({name: found[name] for name in wanted if name in found})
 
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        model = self._read(self._graph.until(node).SerializeToString())
+        # The parameters that lead there: others are not in it.
+        given = filled(inputs, self._graph.step)
+        reads = {name for each in model.inputs for name in each.get_names()}
+        return _values(
+            self._compile(model), {name: each for name, each in given.items() if name in reads}
+        )
+
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         model, given = self._graph.alone(node, inputs)
         return _values(self._compile(self._read(model.SerializeToString())), given)

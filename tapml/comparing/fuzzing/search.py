@@ -20,14 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from tapml.backends.child import JOBS
-from tapml.backends.finding import find_backend
 from tapml.comparing.data import Data
 from tapml.comparing.fuzzing.mutants import KINDS
-from tapml.comparing.fuzzing.sources import MAKING, Source, check_model, source_of
+from tapml.comparing.fuzzing.sources import MAKING, STACK, Source, check_model, source_of
 from tapml.comparing.fuzzing.stacks import LAYERS
 from tapml.comparing.layer_script import write_script
 from tapml.comparing.result import NOT_FAULTS, Comparison, PairResult
-from tapml.comparing.run import DEADLINE_SECONDS, compare, own_code
+from tapml.comparing.run import DEADLINE_SECONDS, choose, compare, own_code
 from tapml.comparing.verdicts import Thresholds
 from tapml.durable.files import remove_file, remove_folder, replace_folder
 from tapml.isolate.pool import Pool
@@ -140,21 +139,20 @@ def fuzz(
     """
     if find_spec("hypothesis") is None:
         raise SetupError('the search needs Hypothesis: pip install "hypothesis>=6.150"')
-    chosen = [find_backend(each) for each in backends]
-    if model is not None:
-        check_model(model, data)
+    chosen = choose(Path(STACK) if model is None else check_model(model, data), backends)
+    names = tuple(each.text for each in chosen)
     classes = own_code(Path(model or "absent"), code)
     run_folder = RunFolder(Path(folder), KIND)
     if not run_folder.exists:
         run_folder.begin()
-    found = FuzzResult(tuple(backends), seed)
+    found = FuzzResult(names, seed)
     with ExitStack() as opened:
         run = opened.enter_context(run_folder.run(watcher=watcher))
         pool = opened.enter_context(Pool((*JOBS, *MAKING)))
         source = source_of(model, data, chosen, pool, deadline_seconds, classes)
 
         def look(path: Path) -> Comparison:
-            return compare(path, backends, source.arrays, limits=limits, code=classes,
+            return compare(path, names, source.arrays, limits=limits, code=classes,
                            deadline_seconds=deadline_seconds, pool=pool)  # fmt: skip
 
         digest = f"{source.digest} {limits} {[each.installed() for each in chosen]}"
@@ -167,7 +165,7 @@ def fuzz(
             search.run(mutants=model is not None)
             phase.detail = f"{found.cases} cases, {len(found.causes)} causes"
         for each in found.causes:
-            _write(Path(each.folder), each, source, backends, classes)
+            _write(Path(each.folder), each, source, names, classes)
     return found
 
 

@@ -28,6 +28,8 @@ MAKING: Final = (keras_mutants.JOB, torch_mutants.JOB)
 SAMPLES: Final = "samples.safetensors"
 """The file by which the folder of a torch module differs from that of a language model."""
 _INSTANCES: Final = 4
+STACK: Final = "model.onnx"
+"""The file of a stack of layers."""
 _LARGEST_MODEL: Final = 256 << 20
 
 
@@ -92,7 +94,7 @@ def source_of(
         As :func:`check_model`, or if the first backend cannot load the model.
     """
     if model is None or data is None:
-        return Source(_written(stack), inputs(), "", "model.onnx")
+        return Source(_written(stack), inputs(), "", STACK)
     path = check_model(model, data)
     rows = Data(taken(data.arrays, slice(_INSTANCES)), images=data.images)
     if path.suffix == ".onnx":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tapml.backends.finding import describe, find_backend
-from tapml.backends.runner import Runner
+from tapml.backends.runner import Runner, RunsPrefixes
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 from tests.comparing.small_cnn import NODES, make_images
@@ -54,14 +54,17 @@ def _load(name: str, path: str) -> Runner:
 
 
 def _check(runner: Runner, inputs: dict[str, np.ndarray], node: str) -> None:
-    """The last hidden state is the output, and a node alone repeats its own."""
+    """The last hidden state is the output; a node alone and the model until it repeat its own."""
+    assert isinstance(runner, RunsPrefixes)
     outputs, hidden = runner.run(inputs), runner.hidden({k: v[:1] for k, v in inputs.items()})
     (name,) = outputs
     np.testing.assert_allclose(outputs[name][:1], hidden[name][0], rtol=1e-4, atol=1e-6)
     (found,) = (each for each in runner.nodes() if each.name == node)
     values = [hidden[name][place] for name, place in found.sources]
     (alone,) = runner.replay(node, values)
+    (until,) = runner.prefix(node, inputs)
     np.testing.assert_allclose(alone, hidden[node][0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(until[:1], alone, rtol=1e-4, atol=1e-6)
 
 
 def module_on(given: dict[str, str]) -> list[list[float]]:
@@ -111,6 +114,9 @@ def writes_in_place(folder: str) -> None:
     # What bfloat16 cannot hold is rounded as the program does, also alone.
     (alone,) = runner.replay("neg_", [np.array([1.001] * 12, np.float32)])
     assert set(alone.tolist()) == {-1.0}
+    # OpenVINO is handed the bits: NumPy has no such dtype.
+    (alone,) = _load("openvino", folder).replay("to_1", [x * 3])
+    np.testing.assert_array_equal(alone, x * 3)
     _check_exported(f"{folder}-exported")
 
 

@@ -184,6 +184,7 @@ def test_a_fault_of_fused_layers_is_told_by_the_run_layer_by_layer(
     (pair,) = tapml.compare(model, ["onnx-reference", "planted:fused"], data).pairs
     assert (pair.status, pair.layer, pair.blamed) == ("inconsistent", "", "planted:fused")
     assert "planted:fused compiled differs from planted:fused layer by layer" in pair.reason
+    assert pair.between == (("x", "largest") if mixes else ("norm1", "relu1"))
 
 
 @pytest.mark.usefixtures("planted")
