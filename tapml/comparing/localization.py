@@ -143,8 +143,7 @@ def is_taken_otherwise(first: Sequence[Array], second: Sequence[Array]) -> bool:
     if [each.shape for each in first] != [each.shape for each in second]:
         return True
     return any(
-        (one.dtype.kind in "biu"
-        and not np.array_equal(one, other))
+        (one.dtype.kind in "biu" and not np.array_equal(one, other))
         or not np.array_equal(np.isfinite(one), np.isfinite(other))
         for one, other in zip(first, second, strict=True)
     )
