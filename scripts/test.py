@@ -6,10 +6,12 @@ to pytest.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
@@ -33,6 +35,8 @@ CHECKS = (
 # Tests often wait for processes they started: on two cores four workers leave none idle. A file's
 # tests share fixtures. Files with few tests may take longest: tests/conftest.py orders them.
 SPREAD = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+# What the tests have started ends within this after Ctrl-C.
+END_SECONDS = 30.0
 # A test's tier is its folder: `end_to_end` and `exhaustive`, anywhere under tests/, or neither.
 TIERS = {
     "commit": ("--ignore-glob=*/end_to_end/*",),
@@ -73,6 +77,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--checks-only", action="store_true", help="run ruff and mypy alone")
     options, to_pytest = parser.parse_known_args(arguments)
 
+    signal.signal(signal.SIGTERM, _terminate)
     environment.enter(environment.ensure(EXTRAS))
     if not options.checks_only:
         debian.install_missing()
@@ -85,11 +90,7 @@ def main(arguments: list[str]) -> int:
     if options.checks_only:
         return 1 if failed else 0
     to_pytest = [*TIERS[options.tier], *(to_pytest or SPREAD)]
-    status = subprocess.call(
-        [sys.executable, "-m", "pytest", *to_pytest],
-        cwd=environment.ROOT,
-        stdin=subprocess.DEVNULL,
-    )
+    status = run_tests(["-m", "pytest", *to_pytest])
     if failed:
         print(f"failed before the tests: {', '.join(failed)} (their output is above)", flush=True)
     return status or (1 if failed else 0)
@@ -113,14 +114,49 @@ def run_checks() -> list[str]:
         for name, arguments in CHECKS
     ]
     failed = []
-    for name, process in running:
-        output, _ = process.communicate()
-        verdict = "passed" if process.returncode == 0 else "FAILED"
-        if process.returncode != 0:
-            failed.append(name)
-            print(output.rstrip())
-        print(f"{name}: {verdict} ({time.monotonic() - started:.1f} s)", flush=True)
+    try:
+        for name, process in running:
+            output, _ = process.communicate()
+            verdict = "passed" if process.returncode == 0 else "FAILED"
+            if process.returncode != 0:
+                failed.append(name)
+                print(output.rstrip())
+            seconds = time.monotonic() - started
+            print(f"{name}: {verdict}, {seconds:.1f} s after the checks began", flush=True)
+    finally:
+        # After Ctrl-C. A terminal sends it to them as well, and `kill` to this process alone.
+        for _, process in running:
+            process.terminate()
+            process.wait()
     return failed
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM: Ctrl-C that reaches this process alone."""
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise _TerminatedError
+
+
+def run_tests(arguments: list[str]) -> int:
+    """Run Python with these arguments; its exit status.
+
+    Ctrl-C and SIGTERM end it as Ctrl-C does, so that nothing is left running.
+    """
+    with subprocess.Popen(
+        [sys.executable, *arguments], cwd=environment.ROOT, stdin=subprocess.DEVNULL
+    ) as tests:
+        try:
+            return tests.wait()
+        except KeyboardInterrupt as reason:
+            if isinstance(reason, _TerminatedError):
+                tests.send_signal(signal.SIGINT)
+            try:
+                tests.wait(END_SECONDS)
+            except (KeyboardInterrupt, subprocess.TimeoutExpired):
+                tests.kill()
+            raise
 
 
 if __name__ == "__main__":

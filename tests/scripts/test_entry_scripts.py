@@ -44,6 +44,35 @@ def test_a_setup_that_cannot_be_made_is_one_line_and_status_2(name: str, tmp_pat
     assert "Traceback" not in result.stderr
 
 
+TESTS = """
+import time
+try:
+    print("begun", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("torn down")
+"""
+
+
+def test_what_ends_the_script_ends_the_tests_as_ctrl_c_does() -> None:
+    code = (
+        "import signal, scripts.test as script;"
+        "signal.signal(signal.SIGTERM, script._terminate);"
+        f"script.run_tests(['-c', {TESTS!r}])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        assert process.communicate(timeout=30) == ("torn down\n", None)
+
+
 def test_continuous_integration_does_what_a_newcomer_does() -> None:
     commands = [
         line
