@@ -12,6 +12,17 @@ from typing import Final
 PATIENCE_SECONDS: Final = 60.0
 
 
+def shared_memory() -> set[Path]:
+    """The segments of shared memory that have a name."""
+    return set(Path("/dev/shm").iterdir())
+
+
+def wait_until_gone(since: set[Path]) -> None:
+    """Wait until the segments that were not there `since` are gone: other tests' come and go."""
+    new = shared_memory() - since
+    wait_until(lambda: not any(each.exists() for each in new))
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     end_at = time.monotonic() + PATIENCE_SECONDS
     while not condition():

@@ -13,7 +13,13 @@ from textwrap import dedent
 
 import pytest
 
-from tests.isolate.processes import PATIENCE_SECONDS, alive, wait_until
+from tests.isolate.processes import (
+    PATIENCE_SECONDS,
+    alive,
+    shared_memory,
+    wait_until,
+    wait_until_gone,
+)
 
 ENDINGS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
 
@@ -53,7 +59,7 @@ def test_no_job_is_left(ending: signal.Signals, tmp_path: Path) -> None:
 def test_no_member_folder_or_shared_memory_of_a_group_is_left(
     ending: signal.Signals, tmp_path: Path
 ) -> None:
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_memory()
     script = f"""
         import numpy
         from tapml.isolate.pool import Pool
@@ -68,7 +74,7 @@ def test_no_member_folder_or_shared_memory_of_a_group_is_left(
         pids = [int(pid) for own, inner, _ in notes for pid in (own, inner)]
         folder = Path(notes[0][2])
         assert folder.exists()
-        assert set(Path("/dev/shm").iterdir()) == before
+        wait_until_gone(before)
         owner.send_signal(ending)
         owner.wait(PATIENCE_SECONDS)
         wait_until(lambda: not any(map(alive, pids)))

@@ -12,7 +12,7 @@ import pytest
 
 from tapml.distributed.results import Outcome
 from tests.distributed.conftest import CheckJob
-from tests.isolate.processes import alive, wait_until
+from tests.isolate.processes import alive, shared_memory, wait_until, wait_until_gone
 
 _KILLED = """
 import os
@@ -86,7 +86,7 @@ def test_a_killed_rank_is_a_crash(check_job: CheckJob) -> None:
 def test_no_process_is_left_when_the_command_is_interrupted_or_killed(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    segments = set(Path("/dev/shm").iterdir())
+    segments = shared_memory()
     job = tmp_path / "job.py"
     marks = tmp_path / "rank"
     plain = Path(__file__).parents[1] / "jobs" / "planted.py"
@@ -105,4 +105,4 @@ def test_no_process_is_left_when_the_command_is_interrupted_or_killed(
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert said.splitlines()[-1] == "tapml: interrupted; no partial files are left"
-    assert set(Path("/dev/shm").iterdir()) <= segments
+    wait_until_gone(segments)
