@@ -1,9 +1,8 @@
-"""An address at which nothing listens ends a command within seconds, with one line."""
+"""An address at which nothing listens ends a command by itself, with one line."""
 
 from __future__ import annotations
 
 import socket
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,9 +11,6 @@ import pytest
 from tapml_targets.errors import EXIT_NO_DEVICE
 from tests.offload.commands import LIMIT_SECONDS, started
 from tests.offload.sessions import FinishedSession
-
-# A client waits 10 s for a server that is being started.
-SECONDS = 30.0
 
 
 @pytest.fixture
@@ -35,7 +31,6 @@ def test_every_command_reports_it_by_itself(
         "run": (finished.folder, "--tokens", "1 2 3", *device),
         "replay": (finished.folder, *device),
     }
-    begun = time.monotonic()
     with ExitStack() as stack:
         running = {
             name: stack.enter_context(started(name, *rest, cache=finished.cache))
@@ -49,4 +44,3 @@ def test_every_command_reports_it_by_itself(
             assert len(reported) == 1, (name, errors)
             assert f"no tapml server answers at {nobody} within 10 s" in reported[0]
             assert reported[0].endswith("(nothing listens there)")
-    assert time.monotonic() - begun < SECONDS
