@@ -254,6 +254,8 @@ def _return_pages() -> None:
                 memory = reference()
                 if memory is not None:
                     memory.madvise(mmap.MADV_DONTNEED)
+                # Else the last one stays mapped for as long as this thread sleeps.
+                del memory
 
 
 def _resident_pages() -> int:

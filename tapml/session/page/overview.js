@@ -77,7 +77,7 @@ function drawFacts(report) {
       [
         "Target",
         el("strong", target.name),
-        target.name.endsWith(target.vendor_platform) ? null : ` · ${target.vendor_platform}`,
+        target.name && !target.name.endsWith(target.vendor_platform) ? ` · ${target.vendor_platform}` : null,
       ],
       ["Driver", target.driver_version],
       target.self_test
