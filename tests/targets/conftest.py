@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -25,13 +26,24 @@ KERNELS = ("conformance", "test_codegen.py")
 SLOWEST = "SwiftShader"
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process tries the devices and the others read what it found.
+
+    They collect the same tests then, and no device is slow because all try it at the same moment.
+    Where the cache cannot be written each tries them for itself.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            lock = stack.enter_context((cache_folder("devices") / "tests.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @cache
 def _devices(platform: str) -> list[DeviceDescription]:
     try:
-        # One process tries the devices and the others read what it found: they collect the same
-        # tests, and no device is slow because all try it at the same moment.
-        with (cache_folder("devices") / "tests.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _alone():
             ranked = rank_devices(platform)
     except TapmlError:
         # `require_device` says why when the test is to run.
