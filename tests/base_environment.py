@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,28 +52,22 @@ class BaseInstall:
 @pytest.fixture(scope="session")
 def base_install(tmp_path_factory: pytest.TempPathFactory) -> BaseInstall:
     """The wheel, built from the tree and installed with pyopencl and nothing of the host."""
-    with shared_artifact("base", tmp_path_factory) as folder:
-        if not folder.exists():
-            install(folder)
+    folder = shared_artifact("base", tmp_path_factory, install)
     return BaseInstall(folder / "venv", next(folder.glob("tapml-*.whl")))
 
 
 def install(folder: Path) -> None:
-    """Make the environment in a folder, or leave no folder."""
-    try:
-        folder.mkdir()
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
-        wheel = next(folder.glob("tapml-*.whl"))
-        subprocess.run(
-            [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
-        )
-        constraints = ["--constraint", str(ROOT / "constraints.txt")]
-        python = str(folder / "venv" / "bin" / "python")
-        subprocess.run(
-            [*pip, "--python", python, "install", *constraints, f"{wheel}[opencl]"],
-            check=True,
-        )
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    """Make the environment in a folder."""
+    folder.mkdir()
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "-w", str(folder), str(ROOT)], check=True)
+    wheel = next(folder.glob("tapml-*.whl"))
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True
+    )
+    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+    python = str(folder / "venv" / "bin" / "python")
+    subprocess.run(
+        [*pip, "--python", python, "install", *constraints, f"{wheel}[opencl]"],
+        check=True,
+    )

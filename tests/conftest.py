@@ -40,7 +40,7 @@ pytest_plugins = [
 
 SEED = 20240229
 
-# Every run draws other examples: what one run leaves out another one has.
+# Every run draws other examples, but with CI=true: what one run leaves out another one has.
 settings.register_profile("tapml", max_examples=50)
 settings.load_profile("tapml")
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 
-@contextmanager
-def shared_artifact(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A path that all processes of these tests have in common, with nobody else at it.
+def shared_artifact(
+    name: str, tmp_path_factory: pytest.TempPathFactory, make: Callable[[Path], object]
+) -> Path:
+    """A folder that all processes of these tests have in common; none of them changes it.
 
-    Whoever finds nothing there makes it; what is there another process has made whole.
+    The first one that asks calls `make` with its path, which does not exist yet; the others wait.
+    What a process leaves that fails in it, or is killed, is removed and made by the next one.
     """
     own = tmp_path_factory.getbasetemp()
     common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    folder, whole = common / name, common / f"{name}.whole"
     with (common / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield common / name
+        if not whole.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            whole.touch()
+    return folder

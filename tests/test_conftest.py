@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import RequireDevice
+from tests.shared_artifact import shared_artifact
 
 
 def without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +46,26 @@ def test_files_that_share_what_is_slow_to_make_go_to_one_process() -> None:
         for file in (one, other, root / "tests" / "session" / "test_lock.py")
     }
     assert scopes == {TOGETHER["tests/mutants"], "tests/session/test_lock.py"}
+
+
+def test_what_a_process_left_half_made_is_made_by_the_next_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = []
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        made.append(folder)
+        if len(made) == 1:
+            raise OSError("ended in the middle")
+        (folder / "all").touch()
+
+    with pytest.raises(OSError, match="in the middle"):
+        shared_artifact("half-made", tmp_path_factory, make)
+    found = {shared_artifact("half-made", tmp_path_factory, make) for _ in range(2)}
+    assert found == set(made)
+    assert len(made) == 2
+    assert (made[0] / "all").exists()
 
 
 def test_present_devices_are_of_the_kind_and_the_vendor_asked_for(

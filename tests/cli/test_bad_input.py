@@ -242,20 +242,16 @@ def test_a_session_that_another_process_holds_is_left_alone(
 def test_a_session_whose_weights_changed_is_not_run(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
-    session = finished.copy(tmp_path / "session")
-    weights = finished.model / "model.safetensors"
+    own = finished.with_own_model(tmp_path)
+    weights = own.model / "model.safetensors"
     content, times = weights.read_bytes(), weights.stat()
-    try:
-        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        # As an archive or a copy leaves it.
-        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-        ended = run_here("run", session, "--tokens", "1 2", cache=finished.cache)
-    finally:
-        weights.write_bytes(content)
-        os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    # As an archive or a copy leaves it.
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    ended = run_here("run", own.folder, "--tokens", "1 2", cache=finished.cache)
     line = said_in_one_line(ended)
     assert "model.safetensors" in line
-    assert f"tapml offload --session {session}" in line
+    assert f"tapml offload --session {own.folder}" in line
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tapml.plan import format as plan_format
 from tapml.plan.graph_plan import GraphPlan
+from tapml.runs.journal import JOURNAL
+from tapml.session.device import SETTINGS
+from tapml.session.journal import open_journal
+from tapml.session.kept_model import FACTS, KEPT
+from tapml.session.settings import Settings
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_process
@@ -23,7 +30,11 @@ NEW_TOKENS = "2"
 
 @dataclass(frozen=True)
 class FinishedSession:
-    """A session whose every operator is on OpenCL; tests read it and copy it, never write it."""
+    """A session whose every operator is on OpenCL; tests read it and copy it, never write it.
+
+    All processes of the tests have it and its model in common: `with_own_model` is for a test that
+    changes a model. The cache is this process's own.
+    """
 
     folder: Path
     model: Path
@@ -42,7 +53,23 @@ class FinishedSession:
 
     def copy(self, to: Path) -> Path:
         """A session of one's own."""
-        return Path(shutil.copytree(self.folder, to))
+        # SQLite's files beside a database that another process reads come and go.
+        unread = shutil.ignore_patterns("*-wal", "*-shm")
+        return Path(shutil.copytree(self.folder, to, ignore=unread))
+
+    def with_own_model(self, to: Path) -> FinishedSession:
+        """A copy of the session and of its model, as if it had been made of that copy."""
+        folder = self.copy(to / "session")
+        model = Path(shutil.copytree(self.model, to / self.model.name))
+        with open_journal(folder / JOURNAL) as journal:
+            settings = Settings.from_json(journal.read_setting(SETTINGS) or "")
+            own = msgspec.structs.replace(settings, model=str(model))
+            journal.write_setting(SETTINGS, own.to_json())
+        facts = folder / KEPT / FACTS
+        _, _, text = facts.read_bytes().partition(b"\n")
+        text = text.replace(str(self.model).encode(), str(model).encode())
+        facts.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+        return replace(self, folder=folder, model=model)
 
     def copy_cache(self, to: Path) -> Path:
         """A cache of one's own with everything compiled."""
@@ -82,8 +109,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama folder of one layer with random weights; its query projection is square."""
     from tests.models.folders import make_folder
 
-    with shared_artifact("tiny-llama", tmp_path_factory) as folder:
-        return folder if folder.exists() else make_folder(folder, "one_layer")
+    return shared_artifact(
+        "tiny-llama", tmp_path_factory, lambda folder: make_folder(folder, "one_layer")
+    )
 
 
 @pytest.fixture(scope="session")
@@ -96,19 +124,20 @@ def finished(
     # Not the best-ranked one: two devices of about the same speed may change places.
     index = min(each.index for each in require_device("opencl"))
     device = f"opencl:{index}"
-    cache = tmp_path_factory.mktemp("finished") / "cache"
-    with shared_artifact("finished", tmp_path_factory) as made:
-        folder, compiled, said = made / "session", made / "cache", made / "ended.json"
-        if not said.exists():
-            shutil.rmtree(made, ignore_errors=True)
-            made.mkdir()
-            ended = run_process(*offload_arguments(tiny_model, folder, device), cache=compiled)
-            assert ended.exit_code == 0, ended.errors
-            said.write_text(json.dumps(asdict(ended)), encoding="utf-8")
-        # What a process beside this one compiled is not compiled again.
-        shutil.copytree(compiled, cache)
-        ended = Ended(**json.loads(said.read_text(encoding="utf-8")))
-    return FinishedSession(folder, tiny_model, cache, device, ended)
+
+    def run(folder: Path) -> None:
+        folder.mkdir()
+        arguments = offload_arguments(tiny_model, folder / "session", device)
+        ended = run_process(*arguments, cache=folder / "cache")
+        assert ended.exit_code == 0, ended.errors
+        (folder / "ended.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")
+
+    made = shared_artifact("finished", tmp_path_factory, run)
+    # What a process beside this one compiled is not compiled again.
+    cache = tmp_path_factory.mktemp("compiled") / "cache"
+    shutil.copytree(made / "cache", cache)
+    ended = Ended(**json.loads((made / "ended.json").read_text(encoding="utf-8")))
+    return FinishedSession(made / "session", tiny_model, cache, device, ended)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,15 +36,15 @@ def moved_to_driver(
     """The tiny model's session with a WebGPU adapter of this machine; tests only read it."""
 
     def moved(index: int) -> Path:
-        with shared_artifact(f"moved-to-webgpu-{index}", tmp_path_factory) as session:
-            if not session.exists():
-                ended = run_process(
-                    *offload_arguments(finished.model, session, f"webgpu:{index}"),
-                    *("--target", "webgpu", "--strategy", "bisect"),
-                    cache=webgpu_cache,
-                )
-                assert ended.exit_code == 0, ended.errors
-        return session
+        def run(session: Path) -> None:
+            ended = run_process(
+                *offload_arguments(finished.model, session, f"webgpu:{index}"),
+                *("--target", "webgpu", "--strategy", "bisect"),
+                cache=webgpu_cache,
+            )
+            assert ended.exit_code == 0, ended.errors
+
+        return shared_artifact(f"moved-to-webgpu-{index}", tmp_path_factory, run)
 
     return moved
 
@@ -62,27 +61,26 @@ def moved_to_webgpu(moved_to_driver: Callable[[int], Path], require_device: Requ
 @pytest.fixture(scope="session")
 def webgpu_package(moved_to_webgpu: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model, moved to WebGPU by the real command, with a tokenizer of its own."""
-    with shared_artifact("webgpu-package", tmp_path_factory) as shared:
-        made = shared / "package"
-        if not made.exists():
-            shutil.rmtree(shared, ignore_errors=True)
-            shared.mkdir()
-            add_tokenizer(make_package(moved_to_webgpu, shared / "new").path)
-            (shared / "new").rename(made)
-    return made
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        add_tokenizer(make_package(moved_to_webgpu, folder / "package").path)
+
+    return shared_artifact("webgpu-package", tmp_path_factory, make) / "package"
 
 
 @pytest.fixture(scope="session")
 def browser_model(webgpu_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``tapml package --browser`` makes of the tiny model; tests copy it, never write it."""
-    with shared_artifact("browser-model", tmp_path_factory) as shared:
-        out = shared / "good"
-        if not out.exists():
-            shared.mkdir(exist_ok=True)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
-                assert main(["package", str(webgpu_package), "--browser", "--out", str(out)]) == 0
-    return out
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        command = ["package", str(webgpu_package), "--browser", "--out", str(folder / "good")]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(browser_folder, "PART_BYTES", PART_BYTES)
+            assert main(command) == 0
+
+    return shared_artifact("browser-model", tmp_path_factory, make) / "good"
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,27 +177,15 @@ def of_operators(made: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
     return Counter({each: count for each, count in made.items() if each[0] == "operator"})
 
 
-@pytest.fixture
-def other_weights(finished: FinishedSession) -> Iterator[None]:
-    """The model's folder with one weight halved, while a test runs."""
-    path = finished.model / "model.safetensors"
-    kept = path.read_bytes(), path.stat()
-    tensors = load_file(path)
-    name = next(name for name in tensors if name.endswith("up_proj.weight"))
-    tensors[name] = tensors[name] * np.float32(0.5)
-    try:
-        save_file(tensors, path, metadata={"format": "pt"})
-        yield
-    finally:
-        path.write_bytes(kept[0])
-        os.utime(path, ns=(kept[1].st_atime_ns, kept[1].st_mtime_ns))
-
-
-@pytest.mark.usefixtures("other_weights")
 def test_a_changed_model_is_named_carved_again_and_its_verdicts_are_made_again(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
-    session = finished.copy(tmp_path / "session")
+    own = finished.with_own_model(tmp_path)
+    session, path = own.folder, own.model / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if name.endswith("up_proj.weight"))
+    tensors[name] = tensors[name] * np.float32(0.5)
+    save_file(tensors, path, metadata={"format": "pt"})
     ended = resume(session, finished)
     assert "model.safetensors" in ended.errors
     assert "carve tests: " in ended.errors

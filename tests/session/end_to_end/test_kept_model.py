@@ -316,15 +316,12 @@ def test_another_version_is_named_with_the_one_before(
 
 
 def test_a_model_folder_that_is_gone_is_named_with_what_to_do(
-    session: Path, finished: FinishedSession
+    finished: FinishedSession, tmp_path: Path
 ) -> None:
-    away = finished.model.with_name("away")
-    finished.model.rename(away)
-    try:
-        ended = run_here("offload", "--session", session, cache=finished.cache)
-    finally:
-        away.rename(finished.model)
+    own = finished.with_own_model(tmp_path)
+    shutil.rmtree(own.model)
+    ended = run_here("offload", "--session", own.folder, cache=finished.cache)
     assert ended.exit_code == 2
-    assert str(finished.model) in ended.error_lines[0]
+    assert str(own.model) in ended.error_lines[0]
     assert "the model of this session is gone" in ended.error_lines[0]
     assert "Put it back" in ended.error_lines[0]
