@@ -120,6 +120,7 @@ def test_a_failure_at_the_end_of_timing_hides_none_of_a_launch(
         raise cl.RuntimeError("it failed: OUT_OF_RESOURCES")
 
     with monkeypatch.context() as patch:
+        patch.setattr(driver, "_timing", None)
         patch.setattr(cl, "CommandQueue", fail)
         with pytest.raises(RemoteError, match="making a queue with timestamps failed: it failed"):
             driver.begin_timing()
