@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,13 +118,14 @@ def _hand_written(
 
 
 def _limits_of(device: str | None, checker: Checker) -> Limits:
-    """The limits to compile for; the checker's if no device is named and the machine has none."""
-    from tapml_targets.ranking import find_device
+    """The limits to compile for; the checker's if no index is named and the machine has none."""
+    from tapml_targets.ranking import find_device, parse_device
 
-    if device is not None:
-        return find_device(device).limits
-    with suppress(NoSuchDeviceError):
-        return find_device(checker.platform).limits
+    try:
+        return find_device(device or checker.platform).limits
+    except NoSuchDeviceError:
+        if device is not None and parse_device(device)[1] is not None:
+            raise
     return checker.session.device.limits
 
 

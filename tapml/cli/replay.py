@@ -28,7 +28,7 @@ from tapml.cli.several_devices import (
 from tapml.cli.suite_argument import open_suite
 from tapml.cli.verdict_lines import VerdictLines
 from tapml.runs.wording import counted
-from tapml_targets.errors import EXIT_MISMATCH, InputError
+from tapml_targets.errors import EXIT_MISMATCH, InputError, NoSuchDeviceError
 from tapml_targets.platforms import DEFAULT_PLATFORM
 
 RUNS: Final = 2
@@ -148,11 +148,19 @@ def _of_session(arguments: argparse.Namespace, repro: Repro | None) -> list[str]
     if repro is not None or not is_session(arguments.folder):
         return []
     from tapml.kernels.session_facts import read_facts
+    from tapml_targets.ranking import find_device
 
     facts = read_facts(arguments.folder)
-    # A checker is of this machine.
-    elsewhere = arguments.check and is_remote(facts.device)
-    return [facts.settings.target if elsewhere else facts.device]
+    device, target = facts.device, facts.settings.target
+    if is_remote(device):
+        # A checker is of this machine.
+        return [target if arguments.check else device]
+    try:
+        find_device(device)
+    except NoSuchDeviceError:
+        on_standard_error(f"the session's device {device} is gone; using the best other one")
+        return [target]
+    return [device]
 
 
 def _refuse_what_has_no_effect(arguments: argparse.Namespace, repro: Repro | None) -> None:

@@ -44,14 +44,13 @@ def imported_sources(begin: Iterable[Path], packages: Mapping[str, Path]) -> lis
 
 
 def _imports(source: bytes) -> Iterator[str]:
-    for module, names, plain in _IMPORT.findall(source):
+    for module, names, plain in _IMPORT.findall(_COMMENT.sub(b"", source)):
         if not module:
             yield from (each.split()[0].decode() for each in plain.split(b",") if each.strip())
             continue
         yield module.decode()
         # A name may be a module.
-        words = _WORD.findall(_COMMENT.sub(b"", names))
-        yield from (f"{module.decode()}.{each.decode()}" for each in words)
+        yield from (f"{module.decode()}.{each.decode()}" for each in _WORD.findall(names))
 
 
 def _file(module: str, packages: Mapping[str, Path]) -> Path | None:

@@ -5,6 +5,7 @@ The template has imported all, has one thread, and has opened no device. Its chi
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -223,20 +224,17 @@ def fork_children(descriptor: int, platform: str) -> list[str]:
                 poll.unregister(ready)
                 _tell_end(ready, *ends.pop(ready))
                 continue
-            packed, given, _, _ = socket.recv_fds(
-                requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
+            packed, given, flags = _request(requests)
             if not packed:
                 poll.unregister(requests)
                 requests.close()
                 continue
-            *channels, printing, telling = given
             try:
-                pid = os.fork()
+                pid, end = _fork(flags)
             except OSError as error:
-                requests.send(_NUMBER.pack(-(error.errno or 1)))
-                os.close(telling)
+                answer = -(error.errno or 1)
             else:
+                *channels, printing, telling = given
                 if pid == 0:
                     requests.close()
                     for each in (*ends, *(other for _, other in ends.values()), telling):
@@ -247,27 +245,53 @@ def fork_children(descriptor: int, platform: str) -> list[str]:
                     os.close(printing)
                     options: list[str] = json.loads(packed)
                     return [*map(str, channels), "--parent", str(parent), *options]
-                end = os.pidfd_open(pid)
                 ends[end] = pid, telling
                 poll.register(end, select.POLLIN)
-                requests.send(_NUMBER.pack(pid))
-            for each in (*channels, printing):
+                answer = pid
+            try:
+                requests.send(_NUMBER.pack(answer))
+            except OSError:
+                # Who asked has not waited; the other children's users are still there.
+                if answer > 0:
+                    os.kill(answer, signal.SIGKILL)
+            for each in given[:-1] if answer > 0 else given:
                 os.close(each)
         if not ends and requests.fileno() < 0:
             os._exit(0)
 
 
 def _import_all(platform: str) -> None:
-    """Import what a child would; ends this process if that has started a thread."""
+    """Import what a child would; ends this process if that has, or may have, started a thread."""
     # A child says better what does not load.
     with suppress(Exception):
         load_driver_module(platform)
         driver_discovery(platform).preload()
-    if len([*Path("/proc/self/task").iterdir()]) > 1:
+    threads = Path("/proc/self/task")
+    if not threads.is_dir() or len([*threads.iterdir()]) > 1:
         os._exit(1)
     # Children share what they do not write to.
     gc.collect()
     gc.freeze()
+
+
+def _request(requests: socket.socket) -> tuple[bytes, list[int], int]:
+    """The options of a child, its descriptors, and flags of these; no options at the end."""
+    try:
+        packed, given, flags, _ = socket.recv_fds(
+            requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+        )
+    except ConnectionError:
+        # The last answer has not been read.
+        return b"", [], 0
+    return packed, given, flags
+
+
+def _fork(flags: int) -> tuple[int, int]:
+    """A child's number, and a descriptor that is readable once it has ended; 0 in the child."""
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, "its descriptors have no room here")
+    pid = os.fork()
+    return pid, os.pidfd_open(pid) if pid else -1
 
 
 def _tell_end(end: int, pid: int, telling: int) -> None:

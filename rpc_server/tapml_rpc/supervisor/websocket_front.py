@@ -107,7 +107,8 @@ class _Connection:
                 greet = self._front.clients.greet
                 if greet(header, client, self.identity, address, again, waited):
                     self.client = client
-                    self._front.waiting.pop(self, None)
+                # It may have to wait for a worker, but nobody waits for it any more.
+                self._front.waiting.pop(self, None)
                 return
             if header.get("session") != self.client.relay.token:
                 raise ProtocolError("no such session: it has ended, or is another connection's")

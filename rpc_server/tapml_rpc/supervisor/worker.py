@@ -287,13 +287,14 @@ def _options(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Entry point of the worker, and of the template that forks workers of a platform."""
     options = _options()
+    # The supervisor ends its processes, whoever else was told to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if options.template:
         _stay_behind_nobody(options.parent, b"tapml-template")
         options = _options(fork_children(options.channels[0], options.template))
     _stay_behind_nobody(options.parent, b"tapml-worker")
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, all_threads=True)

@@ -269,18 +269,22 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
         """See :meth:`Driver.begin_timing`."""
         cl = self._cl
         if self._timing is None:
-            self._timing = cl.CommandQueue(
-                self._context,
-                self._device,
-                properties=cl.command_queue_properties.PROFILING_ENABLE,
-            )
+            enable = cl.command_queue_properties.PROFILING_ENABLE
+            try:
+                self._timing = cl.CommandQueue(self._context, self._device, properties=enable)
+            except cl.Error as error:
+                raise self._failure("making a queue with timestamps", error) from None
         self._go_on_with(self._timing)
         self._timed = []
 
     def end_timing(self) -> Callable[[], int]:
         """See :meth:`Driver.end_timing`."""
         events, self._timed = self._timed or [], None
-        self._go_on_with(self._plain)
+        try:
+            self._go_on_with(self._plain)
+        except RemoteError as error:
+            # A launch that failed says more.
+            self._untold = error
 
         def elapsed() -> int:
             return sum(event.profile.end - event.profile.start for event in events)

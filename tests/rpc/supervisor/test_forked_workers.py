@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +52,12 @@ def test_how_each_child_ends_is_told(shared: Template) -> None:
 
 
 def test_a_child_has_its_own_group_and_only_its_own_descriptors(shared: Template) -> None:
-    first, second = start(shared), start(shared)
-    assert os.getpgid(second.pid) == second.pid
+    first = start(shared)
+    # Some send it to all processes of a service.
+    assert shared._process is not None
+    os.kill(shared._process.pid, signal.SIGINT)
+    second = start(shared)
+    assert is_forked(second) and os.getpgid(second.pid) == second.pid
     assert Path(f"/proc/{second.pid}/oom_score_adj").read_text() == "700\n"
     held = [len(list(Path(f"/proc/{each.pid}/fd").iterdir())) for each in (first, second)]
     assert held[0] == held[1]
@@ -74,6 +79,31 @@ def test_its_children_end_with_it_and_the_next_are_a_programs_then_a_new_ones() 
     after.end(kill=True)
     for each in (worker, after, later):
         each.let_go().join()
+
+
+def test_a_request_that_fails_costs_none_of_its_other_children() -> None:
+    template = Template(PROGRAM, "cpu")
+    worker = start(template)
+    assert template._process is not None and template._requests is not None
+    number = template._process.pid
+    limits = resource.prlimit(number, resource.RLIMIT_NOFILE)
+    resource.prlimit(number, resource.RLIMIT_NOFILE, (8, limits[1]))
+    with pytest.raises(OSError, match="no process was forked: Too many open files"):
+        start(template)
+    resource.prlimit(number, resource.RLIMIT_NOFILE, limits)
+    # It stands still for longer than is waited for, and goes on: nobody wants that child any more.
+    template._requests.settimeout(0.1)
+    os.kill(number, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        start(template)
+    os.kill(number, signal.SIGCONT)
+    # Standard ones and its child's two: it has seen the request, then the end of the socket.
+    wait_for(lambda: len(list(Path(f"/proc/{number}/fd").iterdir())) == 5)
+    children = Path(f"/proc/{number}/task/{number}/children")
+    assert children.read_text().split() == [str(worker.pid)]
+    worker.let_go().join()
+    assert worker.end() == "exit code 0"
+    template.close()
 
 
 def test_where_it_does_not_answer_workers_are_programs(monkeypatch: pytest.MonkeyPatch) -> None:

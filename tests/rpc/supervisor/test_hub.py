@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, cast
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from tapml.cli.secrets import make_pair
 from tapml_rpc import wire
 from tapml_rpc.flow import Forwarder
+from tapml_rpc.supervisor import websocket_front
 from tapml_rpc.supervisor.clients import Client, Clients
 from tapml_rpc.supervisor.hub import Hub
 from tapml_rpc.supervisor.options import SupervisorOptions
@@ -24,11 +25,13 @@ from tapml_rpc.supervisor.relay import Relay, Work
 from tapml_rpc.supervisor.worker_process import NoWorkerYetError, Start, WorkerPool, WorkerProcess
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.websocket.admission import LeaseGuard
+from tapml_rpc.websocket.frames import CONTROL_PATH, join
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.limits import Limits
 from tests.rpc.blobs.contents import digest_of
 from tests.rpc.websocket.one_token import OneToken
+from tests.rpc.websocket.peers import open_connection, receive
 
 # Nothing here waits for a worker to open it.
 DEVICE = DeviceDescription("opencl", 0, "none", "none", "cpu", "0", Limits())
@@ -242,6 +245,26 @@ def test_a_hello_that_finds_no_worker_waits_beside_the_front(
     for client in clients:
         clients.drop(client, "the test is over", kill=True)
     forwarder.close()
+
+
+def test_a_hello_over_websocket_is_not_missed_while_its_worker_is_started(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, start = threading.Event(), WorkerProcess.__init__
+
+    def slow(worker: WorkerProcess, *given: Any, **named: Any) -> None:
+        assert may_start.wait(60)
+        start(worker, *given, **named)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", slow)
+    monkeypatch.setattr(websocket_front, "HELLO_SECONDS", 0.1)
+    front = websocket_front.WebSocketFront(hub, "127.0.0.1", 0)
+    with closing(front), open_connection(front.address + CONTROL_PATH) as connection:
+        connection.send(join(wire.pack(HELLO)))
+        with pytest.raises(TimeoutError):
+            connection.recv(0.3)
+        may_start.set()
+        assert receive(connection)[0]["type"] == "welcome"
 
 
 def put_message(hub: Hub, offset: int, sequence: int = 1) -> wire.Header:

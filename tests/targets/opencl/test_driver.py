@@ -111,6 +111,28 @@ def test_commands_have_timestamps_while_kernels_are_timed_and_keep_their_order(
     assert found == [False, True, False, True, False]
 
 
+def test_a_failure_at_the_end_of_timing_hides_none_of_a_launch(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cl = pytest.importorskip("pyopencl")
+
+    def fail(*given: object, **named: object) -> None:
+        raise cl.RuntimeError("it failed: OUT_OF_RESOURCES")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "_timing", None)
+        patch.setattr(cl, "CommandQueue", fail)
+        with pytest.raises(RemoteError, match="making a queue with timestamps failed: it failed"):
+            driver.begin_timing()
+    driver.begin_timing()
+    with monkeypatch.context() as patch:
+        patch.setattr(cl, "enqueue_marker", fail)
+        assert driver.end_timing()() == 0
+    with pytest.raises(RemoteError, match="going on with another queue failed: it failed"):
+        driver.finish()
+    driver.finish()
+
+
 @pytest.mark.parametrize("told_by", ["finish", "read"])
 def test_a_failure_that_is_found_while_memory_is_given_back_is_told_later(
     driver: Driver, told_by: str, monkeypatch: pytest.MonkeyPatch
