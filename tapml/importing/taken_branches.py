@@ -77,11 +77,11 @@ class _Numbers(NamedTuple):
         return torch.tensor(self.values, dtype=self.dtype).reshape(self.shape)
 
 
-class _Followed(TorchDispatchMode):
+class _Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Knows what follows from the inputs, whoever computes it: a scripted function, too."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         # A weak reference keeps the address of memory from others.
         self._memory: dict[int, StorageWeakRef] = {}
         self._mark(inputs)
