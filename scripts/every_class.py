@@ -22,7 +22,7 @@ sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.environment import ROOT as HOME  # noqa: E402
 from scripts.every_class_job import TRY  # noqa: E402
-from scripts.other_models_job import IMPORT, STAGES  # noqa: E402
+from scripts.other_models_job import IMPORT, MOVE, STAGES  # noqa: E402
 from tapml.cli.model_arguments import positive  # noqa: E402
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
 from tapml.durable.files import write_json, write_text  # noqa: E402
@@ -37,6 +37,8 @@ END: Final = "<!-- every class ends -->"
 _ENVIRONMENT: Final = Environment(
     variables={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, preload=("scripts.every_class_job",)
 )
+# The last is of scripts/other_models.py alone.
+_STAGES: Final = tuple(each for each in STAGES if each != MOVE)
 _ENDS: Final = ("refused", "wrong", "broken", "sample")
 EXAMPLES: Final = """\
 examples:
@@ -92,7 +94,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--stage", choices=STAGES, default=IMPORT, help=f"the last one ({IMPORT})")
+    parser.add_argument("--stage", choices=_STAGES, default=IMPORT, help=f"the last one ({IMPORT})")
     parser.add_argument(
         "--only", metavar="PATTERN", nargs="+", default=["*"], help="names or lists like these"
     )

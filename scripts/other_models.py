@@ -22,8 +22,16 @@ from typing import Any, Final, NamedTuple
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.environment import ROOT as HOME  # noqa: E402
-from scripts.other_models_job import IMPORT, MOVE, ROOT, STAGES, TRY, WRAPPER  # noqa: E402
-from tapml.cli.model_arguments import positive  # noqa: E402
+from scripts.other_models_job import (  # noqa: E402
+    IMPORT,
+    LOADING_SECONDS,
+    MOVE,
+    ROOT,
+    STAGES,
+    TRY,
+    WRAPPER,
+)
+from tapml.cli.model_arguments import positive, times  # noqa: E402
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
 from tapml.durable.files import write_json, write_text  # noqa: E402
 from tapml.isolate.environment import Environment  # noqa: E402
@@ -108,7 +116,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--again", action="store_true", help="try what is there already")
     parser.add_argument("--show", action="store_true", help="try nothing")
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin none after so many")
+    parser.add_argument(
+        "--minutes", type=times, default=0.0, metavar="N", help="begin none after so many"
+    )
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="(1)")
     parser.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS", help="(120)")
     return parser.parse_args(arguments)
@@ -124,6 +134,7 @@ def _try(options: argparse.Namespace) -> int:
     if not wanted:
         raise InputError(f"--only {' '.join(options.only)}: no name or kind is like it")
     left = [row for row in wanted if options.again or not _done(kept.get(row.key), options.stage)]
+    more = LOADING_SECONDS if options.stage == MOVE else 0.0
     until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     if left and not options.show:
         with Pool([TRY], workers=options.workers, environment=_ENVIRONMENT) as pool:
@@ -133,19 +144,25 @@ def _try(options: argparse.Namespace) -> int:
                 futures = {
                     row: pool.submit(
                         TRY,
-                        {"part": row.part, "number": row.number, "stage": options.stage},
-                        deadline_seconds=options.deadline,
+                        {
+                            "part": row.part,
+                            "number": row.number,
+                            "stage": options.stage,
+                            "seconds": options.deadline,
+                        },
+                        # A process that is killed leaves the command that it has started.
+                        deadline_seconds=options.deadline + more,
                     )
                     for row in left[at : at + options.workers]
                 }
-                for row, future in futures.items():
+                for number, (row, future) in enumerate(futures.items(), at + 1):
                     try:
                         found = future.result()
                     except TapmlError as error:  # its process died, or took too long
                         found = {"stage": options.stage, "broken": str(error).splitlines()[0][:300]}
                     earlier = kept.get(row.key, {}) if options.stage == MOVE else {}
                     kept[row.key] = {k: v for k, v in earlier.items() if k == "rooted"} | found
-                    print(f"[{at + 1}/{len(left)}] {row.key}: {_outcome(found)}", flush=True)
+                    print(f"[{number}/{len(left)}] {row.key}: {_outcome(found)}", flush=True)
                 _write(kept)
     _write(kept)
     found_now = [kept.get(row.key) or {} for row in wanted]

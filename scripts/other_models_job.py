@@ -24,15 +24,17 @@ WRAPPER, IMPORT, ROOT, MOVE = "wrapper", "import", "root", "move"
 STAGES: Final = (WRAPPER, IMPORT, ROOT, MOVE)
 TARGET: Final = "opencl"
 """What the last stage moves a model to."""
-_DEADLINE_SECONDS: Final = 300.0
+LOADING_SECONDS: Final = 60.0
+"""What loading may take beside the deadline of a migration."""
 
 
 def try_row(asked: dict[str, Any]) -> dict[str, Any]:
     """Make the row's folder and take it through the stages; what came of it.
 
-    `asked` has `part` (``others`` or ``unusual``), `number` and the last stage. The result has
-    `refused` or `wrong` with the line that a user reads, or `broken` for an error of no such kind.
-    The last stage is a whole `tapml offload`, which imports and roots the model itself.
+    `asked` has `part` (``others`` or ``unusual``), `number`, the last stage, and the `seconds` that
+    a migration may take. The result has `refused` or `wrong` with the line that a user reads, or
+    `broken` for an error of no such kind. The last stage is a whole `tapml offload`, which imports
+    and roots the model itself.
     """
     torch.set_num_threads(1)
     found: dict[str, Any] = {"stage": asked["stage"]}
@@ -43,7 +45,7 @@ def try_row(asked: dict[str, Any]) -> dict[str, Any]:
             model = _model(asked, folder)
             if asked["stage"] == MOVE:
                 found["wrapper"] = f"{root_wrapper(model):.1e}"
-                _move(folder, found)
+                _move(folder, asked["seconds"], found)
             else:
                 through(model, found, asked["stage"])
         except InputError as error:
@@ -55,15 +57,17 @@ def try_row(asked: dict[str, Any]) -> dict[str, Any]:
     return found | {"cpu_seconds": round(time.process_time() - before, 1)}
 
 
-def _move(folder: Path, found: dict[str, Any]) -> None:
+def _move(folder: Path, deadline: float, found: dict[str, Any]) -> None:
     """Add how many operators of the model move, and what stops the first that does not."""
     session = folder.parent / "session"
     ended = tapml_command(
-        _DEADLINE_SECONDS,
+        deadline,
         "offload", "--model", str(folder), "--target", TARGET, "--session", str(session),
         "--keep-going", "--quiet", "--workers", "1", "--new-tokens", "2", "--strategy", "bisect",
     )  # fmt: skip
     found["moving_cpu_seconds"] = round(ended.cpu_seconds, 1)
+    if ended.code is None:
+        raise RuntimeError(f"not moved after {deadline:.0f} s")
     try:
         report = json.loads((session / "report.json").read_text("utf-8"))
     except (OSError, ValueError):

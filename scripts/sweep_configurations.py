@@ -102,10 +102,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _sweep(options: argparse.Namespace) -> int:
     rows = configurations()
+    every = shapes_of(rows)
     shapes = {
-        shape: names
-        for shape, names in shapes_of(rows).items()
-        if fnmatchcase(str(shape), options.operators)
+        shape: names for shape, names in every.items() if fnmatchcase(str(shape), options.operators)
     }
     if not shapes:
         raise InputError(f"no shape is like {options.operators!r}: --list prints them")
@@ -129,7 +128,7 @@ def _sweep(options: argparse.Namespace) -> int:
     columns = by_order({**{each.device: each for each in columns}, **here}.values())
     names = sorted({operator for operator, *_ in table})
     write_text(options.cells, json_text(to_json(table, names, columns)))
-    lines = list(page_lines(rows, shapes, table, columns, options.largest))
+    lines = list(page_lines(rows, every, table, columns, options.largest))
     text = "\n".join(lines)
     if options.page.is_file():
         page = options.page.read_text("utf-8")

@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if made.recovered:
         print(f"note: {made.recovered}", file=sys.stderr)
+    for note in made.notes:
+        print(f"note: {note}", file=sys.stderr)
     manifest = made.manifest
     print(f"{made.path}  {made.nbytes / 1e6:.1f} MB")
     print(f"  {manifest.verdict['text']}")

@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     from tapml.cli.run import open_runnable
     from tapml.package.target_model import TargetModel
+    from tapml.plan.plan_notes import notes_of
     from tapml.serving.server import ModelServer
     from tapml.serving.turns import Turns
     from tapml.workloads import workload_of
@@ -82,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"{runnable.model.name} continues no text, which is what is served: use `tapml run`"
         )
     runnable.open_codec()
+    for note in notes_of(runnable.plan):
+        print(f"note: {note}", file=sys.stderr)
 
     def open_model() -> TargetModel:
         # In a process of its own: a driver that crashes costs one answer, not the server.

@@ -246,26 +246,37 @@ def _between(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight.abs() < 0.5, start + weight * apart, end - apart * (1 - weight))
 
 
-def _strided_places(
+def _strided(
     operand: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
-) -> Tensor:
-    if not operand.is_contiguous() or not all(isinstance(each, int) for each in operand.shape):
+) -> tuple[list[int], Tensor]:
+    """The operand's axes as they lie in memory, and places there, ``[size]`` as one row."""
+    extents = (*operand.shape, *size, *stride, 0 if offset is None else offset)
+    fixed = all(isinstance(each, int) for each in extents)
+    order = sorted(range(operand.dim()), key=operand.stride, reverse=True) if fixed else []
+    if not fixed or not operand.permute(order).is_contiguous():
         raise UnsupportedOperatorError(
-            "as_strided is imported of contiguous tensors of fixed extents alone. Call "
+            "as_strided is imported of fixed extents and of tensors that fill their memory. Call "
             ".contiguous() before, or slice and transpose"
         )
-    places = torch.full((), offset or 0, dtype=torch.int64)
-    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
-        ones = [1] * (len(size) - axis - 1)
-        places = places + (torch.arange(extent) * step).reshape(-1, *ones)
-    return places.expand(*size)
+    # An offset is counted from the beginning of memory, in which a slice begins later.
+    first = 0 if offset is None else offset - int(operand.storage_offset())
+    last = first + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+    if all(size) and not 0 <= first <= last < operand.numel():
+        raise UnsupportedOperatorError(
+            f"as_strided reads places {first} to {last} of a tensor with {operand.numel()} numbers:"
+            " take it of the whole tensor, not of a slice"
+        )
+    places = torch.full((), first, dtype=torch.int64)
+    for extent, step in zip(size, stride, strict=True):
+        places = places[..., None] + torch.arange(extent) * step
+    return order, places.reshape(-1)
 
 
 def _by_strides(
     operand: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    places = _strided_places(operand, size, stride, storage_offset)
-    return operand.reshape(-1).index_select(0, places.reshape(-1)).reshape(*size)
+    order, places = _strided(operand, size, stride, storage_offset)
+    return operand.permute(order).reshape(-1).index_select(0, places).reshape(*size)
 
 
 def _with_strides(
@@ -275,9 +286,10 @@ def _with_strides(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> Tensor:
-    places = _strided_places(operand, size, stride, storage_offset).reshape(-1)
-    put = operand.reshape(-1).index_put((places,), source.reshape(-1))
-    return put.reshape(operand.shape)
+    order, places = _strided(operand, size, stride, storage_offset)
+    dense = operand.permute(order)
+    put = dense.reshape(-1).index_put((places,), source.reshape(-1)).reshape(dense.shape)
+    return put.permute([order.index(axis) for axis in range(len(order))])
 
 
 def _greatest_divisor(first: Tensor, second: Tensor) -> Tensor:

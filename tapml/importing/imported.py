@@ -17,9 +17,6 @@ Array = npt.NDArray[Any]
 CONSTANT: Final = "constants."
 """Prefix of the names of weights that are not parameters of the model."""
 
-BRANCHES: Final = "branches"
-"""Of a plan's metadata: lines whose branches are those of the example inputs."""
-
 
 @runtime_checkable
 class OtherProgram(Protocol):
@@ -54,14 +51,3 @@ class ImportedModel:
     plan: GraphPlan
     weights: Mapping[str, Array]
     exported: Mapping[str, RootProgram] = field(default_factory=dict)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user has to know of the import."""
-        lines = self.plan.metadata.get(BRANCHES)
-        if not lines:
-            return ()
-        return (
-            f"the branches at {lines} depend on numbers and are those that the example inputs "
-            "take: where a run would take another, every output is NaN",
-        )

@@ -19,7 +19,7 @@ from tapml.importing.entry_import import add_state, bounds_of, flattener_for, im
 from tapml.importing.exporting import EntryDescription, ExportedEntry, export_entry
 from tapml.importing.flatten import FunctionTensor
 from tapml.importing.guides import RelaxGuide
-from tapml.importing.imported import BRANCHES, CONSTANT, ImportedModel
+from tapml.importing.imported import CONSTANT, ImportedModel
 from tapml.importing.lowering import lower
 from tapml.importing.operators import OperatorTable
 from tapml.importing.relax_function import ENTRY
@@ -29,6 +29,7 @@ from tapml.models.mlc_model import MlcModel
 from tapml.models.onnx_file import OnnxModel
 from tapml.models.stored import MODULE
 from tapml.plan.graph_plan import Entry, GraphPlan, TensorSpecification
+from tapml.plan.plan_notes import BRANCHES
 from tapml.plan.validation import check_plan
 from tapml_targets.errors import InputError
 

@@ -3,18 +3,20 @@
 ``if mask.any():`` asks a tensor for a number, and a graph has no branch for the answer. The class
 runs once on its example inputs, and what it was answered is kept: numbers, and the places that a
 mask picks. While it is exported it gets the same answers, so the program is that of the branches
-taken there. Where a run would be answered otherwise, every output is NaN: it never has the numbers
-of a branch that the class does not take.
+taken there. Where a run would be answered otherwise, every output of floats is NaN: it never has
+the numbers of a branch that the class does not take. Integers and truth values cannot say so.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from operator import getitem
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapml.importing.origins import module_line
 from tapml_targets.errors import UnsupportedOperatorError
@@ -42,15 +45,18 @@ _EXTENTS: Final = frozenset(
 )  # fmt: skip
 # How classes of transformers ask whether they are exported.
 _ASKED_OF_EXPORT: Final = {"is_tracing", "is_torchdynamo_compiling", "is_torchdynamo_exporting"}
+# Whose lines ask for nobody but a module.
+_AROUND: Final = tuple(f"{Path(each).parent}{os.sep}" for each in (__file__, torch.__file__))
 
 
 class _Answer(NamedTuple):
-    """What an operation gave, and whether that follows from the inputs.
+    """What an operation gave at a line, and whether that follows from the inputs.
 
     `value` has numbers or lists; `operands` those of an operation that picks.
     """
 
     name: str
+    line: tuple[str, int]
     value: Any
     of_inputs: bool
     operands: tuple[Any, ...] = ()
@@ -71,10 +77,46 @@ class _Numbers(NamedTuple):
         return torch.tensor(self.values, dtype=self.dtype).reshape(self.shape)
 
 
+class _Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Knows what follows from the inputs, whoever computes it: a scripted function, too."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # A weak reference keeps the address of memory from others.
+        self._memory: dict[int, StorageWeakRef] = {}
+        self._mark(inputs)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        result = func(*args, **given)
+        if any(map(self.has, _tensors((args, given)))):
+            named = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
+            named |= given
+            written = [
+                named.get(each.name)
+                for each in func._schema.arguments
+                if each.alias_info is not None and each.alias_info.is_write
+            ]
+            self._mark(_tensors((result, written)))
+        return result
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether a tensor follows from the inputs; a view of what does, does."""
+        return tensor.untyped_storage()._cdata in self._memory
+
+    def _mark(self, tensors: Sequence[Tensor]) -> None:
+        for each in tensors:
+            storage = each.untyped_storage()
+            reference: Any = StorageWeakRef
+            self._memory[storage._cdata] = reference(storage)
+
+
 class TakenBranches(TorchFunctionMode):
     """While it is entered, tensors answer as they did on the example inputs.
 
-    `places` are the lines that asked for a number that follows from the inputs.
+    `places` are the lines that the program asks for a number that follows from the inputs.
     """
 
     def __init__(self) -> None:
@@ -85,8 +127,9 @@ class TakenBranches(TorchFunctionMode):
         self._next = 0
         self._conditions: list[Tensor] = []
         self._any_length = False
-        # Memory of what follows from the inputs; a weak reference keeps its address from others.
-        self._memory: dict[int, StorageWeakRef] = {}
+        self._followed: _Followed | None = None
+        # Lines that ask for what follows from the inputs, at any time.
+        self._following: set[tuple[str, int]] = set()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -110,11 +153,7 @@ class TakenBranches(TorchFunctionMode):
             ]
             args = (args[0], tuple(each for part in places for each in part))
             func = getitem
-        result = func(*args, **given)
-        if self._records and any(map(self._follows, _tensors((args, given)))):
-            changed = args[:1] if name.endswith("_") else ()
-            self._mark(_tensors((result, changed, given.get("out"))))
-        return result
+        return func(*args, **given)
 
     @contextmanager
     def of(
@@ -140,7 +179,7 @@ class TakenBranches(TorchFunctionMode):
 
             @wraps(forward)
             def watched(*args: Any, **given: Any) -> Any:
-                self._next, self._conditions = 0, []
+                self._next, self._conditions, self.places = 0, [], []
                 return self._guarded(forward(*args, **given))
 
             module.forward = watched
@@ -153,62 +192,62 @@ class TakenBranches(TorchFunctionMode):
                     module.forward = held
 
     def _record(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
-        self._mark(inputs)
+        self._followed = _Followed(inputs)
         self._records = True
         try:
-            with torch.no_grad(), self:
+            with torch.no_grad(), self._followed, self:
                 module(*inputs)
         finally:
-            self._records = False
-            self._memory.clear()
-
-    def _mark(self, tensors: Sequence[Tensor]) -> None:
-        for each in tensors:
-            storage = each.untyped_storage()
-            reference: Any = StorageWeakRef
-            self._memory[storage._cdata] = reference(storage)
+            self._records, self._followed = False, None
+        self._following = {each.line for each in self._answers if each.of_inputs}
 
     def _follows(self, tensor: Tensor) -> bool:
-        """Whether a tensor follows from the inputs; a view of what does, does."""
-        return self._any_length or tensor.untyped_storage()._cdata in self._memory
+        """Whether a tensor follows from the inputs, while they are recorded."""
+        return self._any_length or self._followed is None or self._followed.has(tensor)
+
+    def _require(self, condition: Tensor) -> None:
+        """The program's numbers are those of its branches where this is true."""
+        self._conditions.append(condition)
+        self.places.append(module_line())
 
     def _recorded(self, func: Any, args: Any, given: Any) -> Any:
         value = func(*args, **given)
         of_inputs = any(map(self._follows, _tensors((args, given))))
-        if of_inputs:
-            if any(isinstance(each, float) for each in pytree.tree_leaves(value)):
-                raise UnsupportedOperatorError(
-                    f"{module_line()}: the module asks for a number that only a run knows, and no "
-                    "two platforms compute the same one: take torch.where of both, or torch.cond"
-                )
-            self.places.append(module_line())
-        self._answers.append(_Answer(func.__name__, value, of_inputs))
+        if of_inputs and any(isinstance(each, float) for each in pytree.tree_leaves(value)):
+            raise UnsupportedOperatorError(
+                f"{module_line()}: the module asks for a number that only a run knows, and no two "
+                "platforms compute the same one: take torch.where of both, or torch.cond"
+            )
+        self._answers.append(_Answer(func.__name__, _line(), value, of_inputs))
         return value
 
     def _answered(self, name: str, args: Any) -> Any:
         answer = self._answer(name)
-        if answer.of_inputs:
-            self._conditions.append(_same(name, args, answer.value))
+        if answer.line in self._following:
+            self._require(_same(name, args, answer.value))
         return answer.value
 
     def _answer(self, name: str) -> _Answer:
-        if self._next >= len(self._answers) or self._answers[self._next].name != name:
-            raise UnsupportedOperatorError(
-                f"{module_line()}: the module asks for a number that only a run knows, and in "
-                "another order than on its example inputs"
-            )
-        answer = self._answers[self._next]
-        self._next += 1
-        return answer
+        """The next answer that was given here; what a run asks beside it, as a check, is left."""
+        line = _line()
+        while self._next < len(self._answers):
+            answer = self._answers[self._next]
+            self._next += 1
+            if (answer.name, answer.line) == (name, line):
+                return answer
+        raise UnsupportedOperatorError(
+            f"{module_line()}: the module asks for a number that only a run knows, and in another "
+            "order than on its example inputs"
+        )
 
     def _picked(self, func: Any, name: str, args: Any, given: Any) -> Any:
         """Places of a mask, or distinct integers: constants, as they were."""
         (tensor,) = _tensors((args, given))
         if not self._records:
             answer = self._answer(name)
-            if answer.of_inputs:
+            if answer.line in self._following:
                 with torch._C.DisableTorchFunction():
-                    self._conditions.append((tensor == answer.operands[0].tensor()).all())
+                    self._require((tensor == answer.operands[0].tensor()).all())
             return pytree.tree_map_only(
                 _Numbers, _Numbers.tensor, answer.value, is_leaf=lambda e: isinstance(e, _Numbers)
             )
@@ -218,11 +257,8 @@ class TakenBranches(TorchFunctionMode):
                 "only a run knows how much"
             )
         result, of_inputs = func(*args, **given), self._follows(tensor)
-        if of_inputs:
-            self.places.append(module_line())
-            self._mark(_tensors(result))
         value = pytree.tree_map_only(Tensor, _Numbers.of, result)
-        self._answers.append(_Answer(name, value, of_inputs, (_Numbers.of(tensor),)))
+        self._answers.append(_Answer(name, _line(), value, of_inputs, (_Numbers.of(tensor),)))
         return result
 
     def _with_extents(self, name: str, args: Any) -> Any:
@@ -257,7 +293,7 @@ class TakenBranches(TorchFunctionMode):
 
         def or_nan(tensor: Tensor) -> Tensor:
             nonlocal guarded
-            if not tensor.dtype.is_floating_point:
+            if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
                 return tensor
             guarded += 1
             return torch.where(taken, tensor, torch.full((), math.nan, dtype=tensor.dtype))
@@ -291,7 +327,17 @@ def _same(name: str, args: Any, value: Any) -> Any:
         tensor = args[0]
         if isinstance(value, bool) and tensor.dtype is not torch.bool:
             tensor = tensor != 0
+        if name == "__int__" and tensor.is_floating_point():
+            tensor = tensor.trunc()
         return (tensor == torch.tensor(value, dtype=tensor.dtype)).all()
+
+
+def _line() -> tuple[str, int]:
+    """File and line that ask for a number."""
+    frame: Any = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_AROUND):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _is_mask(value: Any) -> bool:

@@ -273,7 +273,7 @@ def _module(
             "--context out"
         )
     fitted = tuple((model.signature.fitted(arrays), text) for arrays, text in given)
-    return replace(model, given=fitted)
+    return model.of_given(fitted)
 
 
 def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:

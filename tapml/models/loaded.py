@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -420,6 +420,10 @@ class LoadedModule(Loaded):
     ) -> tuple[tuple[str, dict[str, Array]], ...]:
         """The first sample."""
         return ((MODULE, self.stored.prepare(self.samples[0][0])),)
+
+    def of_given(self, given: tuple[tuple[tuple[Array, ...], str], ...]) -> LoadedModule:
+        """Run on what was given in place of the samples."""
+        return replace(self, given=given)
 
     def own_steps(self) -> Iterator[OwnStep]:
         """None: the entry is the module."""

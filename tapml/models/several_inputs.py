@@ -7,11 +7,12 @@ compared. Names are those that the forward requires, then those that it asks for
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations, islice, product
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -170,6 +171,35 @@ class _Results(nn.Module):
 class LoadedSeveral(LoadedModule):
     """A class of ``transformers`` as a plain module of several inputs."""
 
+    @property
+    def identity(self) -> str:
+        """Also the example inputs, whose branches the entry takes."""
+        digest = hashlib.sha256()
+        for each in self.samples[0][0]:
+            digest.update(f"{each.dtype} {each.shape}".encode() + each.tobytes())
+        return f"{super().identity} {digest.hexdigest()}"
+
+    def of_given(self, given: tuple[tuple[tuple[Array, ...], str], ...]) -> LoadedSeveral:
+        """Run on what was given; the entry takes the branches of the first.
+
+        Raises
+        ------
+        InputError
+            If the forward does not run on it.
+        """
+        network: Any = self.module
+        for arrays, text in given:
+            inputs = {k: torch.from_numpy(v) for k, v in self.stored.prepare(arrays).items()}
+            try:
+                with torch.no_grad():
+                    network(**{k: v.clone() for k, v in inputs.items()})
+            except Exception as error:  # a class may ask for anything
+                raise InputError(
+                    f"{text}: the forward of {type(network).__name__} does not run on it: "
+                    f"{type(error).__name__}: {said_by(error)}"
+                ) from error
+        return replace(self, given=given, samples=(*given[:1], *self.samples))
+
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """The one entry, ``forward``."""
         inputs = self.stored.prepare(self.samples[0][0])
@@ -243,7 +273,7 @@ def load_several(
         except Exception as error:  # a class may ask for anything
             problem = f"{type(error).__name__}: {said_by(error)}"
             continue
-        if not all(
+        if found.keys() != again.keys() or not all(
             torch.equal(each.nan_to_num(), again[k].nan_to_num()) for k, each in found.items()
         ):
             problem = "two runs on the same inputs differ"

@@ -205,6 +205,7 @@ def trace_of(
     trace = workload_of(side.model).trace_all(
         executor, side.cases, settings.new_tokens, rooted.logit_deviation
     )
+    trace.check_branches(side.imported.plan)
     with phases.phase("keep model", group="overhead", platform=HOST, once=True) as phase:
         to_keep = RootedModel(
             model=side.model,

@@ -24,6 +24,7 @@ from tapml.importing.importer import import_model
 from tapml.models.huggingface import load_any
 from tapml.models.loaded import Loaded
 from tapml.offload.reference_device import open_operators
+from tapml.plan.plan_notes import notes_of
 from tapml.plan.rooting_report import RootingReport
 from tapml.rooting.rooting import root
 from tapml.runs.events import Note
@@ -127,10 +128,10 @@ def open_rooted_reference(
         plan = result.plan
         sites = sum(len(entry.calls) for entry in plan.entries.values())
         phase.detail = f"{len(plan.operators)} operators at {sites} call sites"
-    for note in result.notes:
+    for note in (notes := notes_of(plan)):
         phases.watcher(Note(note))
-    if result.notes:
-        model = replace(model, notes=(*model.notes, *result.notes))
+    if notes:
+        model = replace(model, notes=(*model.notes, *notes))
     if imported is not None:
         imported(result)
     reference = open_operators(plan, phases, on, compiler)

@@ -25,6 +25,7 @@ from tapml.package.texts import RUN_SCRIPT, readme
 from tapml.package.writer import check_place, new_package
 from tapml.plan import format as plan_format
 from tapml.plan.graph_plan import Entry
+from tapml.plan.plan_notes import notes_of
 from tapml_targets import library_format
 from tapml_targets.portable import in_portable_code
 
@@ -33,12 +34,16 @@ _README_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True)
 class MadePackage:
-    """What was written; `recovered` reports leftovers of a killed process, and is mostly empty."""
+    """What was written; `recovered` reports leftovers of a killed process, and is mostly empty.
+
+    `notes` are those of the plan (:func:`tapml.plan.plan_notes.notes_of`).
+    """
 
     path: Path
     nbytes: int
     manifest: Manifest
     recovered: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def make_package(
@@ -114,11 +119,12 @@ def make_package(
             files=package.files,
             sample=shipped.sample,
         )
-        package.add(README, readme(manifest, tuple(shipped.licences)).encode())
+        notes = notes_of(shipped.plan)
+        package.add(README, readme(manifest, tuple(shipped.licences), notes).encode())
         # Last: a package with a manifest is complete.
         package.add(MANIFEST, manifest.to_bytes())
     nbytes = sum(each.bytes for each in package.files.values())
-    return MadePackage(path, nbytes, manifest, recovered)
+    return MadePackage(path, nbytes, manifest, recovered, notes)
 
 
 def _default_place(session: Path, *, archive: bool) -> Path:

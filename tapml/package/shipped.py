@@ -22,6 +22,7 @@ from tapml.package.load import open_package
 from tapml.package.manifest import TokenizerNote, ValidatedDevice
 from tapml.package.sample import Sample
 from tapml.plan.graph_plan import CallStep, Entry, GraphPlan, Operator
+from tapml.plan.plan_notes import BRANCHES
 from tapml_targets.errors import InputError
 from tapml_targets.installed import package_version
 from tapml_targets.library import Library
@@ -169,13 +170,14 @@ def _slim(plan: GraphPlan) -> GraphPlan:
     """`plan` without functions, bodies, torch forms and origins: the kernels are in the Library.
 
     What stays of an operator is its parameters, which give a device's limits at the longest input.
-    It runs like `plan` where every operator is compiled, and nothing can be compiled from it.
+    It runs like `plan` where every operator is compiled, and nothing can be compiled from it. Of
+    its metadata, that of :func:`tapml.plan.plan_notes.notes_of` stays.
     """
     return replace(
         plan,
         operators={name: _operator(each) for name, each in plan.operators.items()},
         entries={name: _entry(each) for name, each in plan.entries.items()},
-        metadata={},
+        metadata={key: text for key, text in plan.metadata.items() if key == BRANCHES},
     )
 
 

@@ -18,6 +18,7 @@ from tapml.execute.sampling import GREEDY, Sampling
 from tapml.models.chat_template import ChatRenderer, Messages
 from tapml.models.text import Codec, TextStream
 from tapml.package.runnable import Runnable, difference_from, open_device
+from tapml.plan.plan_notes import notes_of
 from tapml.workloads import workload_of
 from tapml.workloads.one_call import OneCall
 from tapml_targets.driver import DeviceDescription
@@ -56,7 +57,7 @@ class TargetModel:
         Where it runs.
     notes
         How that differs from where it was validated, and whether a text of the session comes out
-        there as well, a sentence each.
+        there as well; which branches its numbers have to take. A sentence each.
 
     Raises
     ------
@@ -96,7 +97,9 @@ class TargetModel:
             self._session = session
             self.device: DeviceDescription = session.device
             difference = difference_from(runnable.validated, session.device)
-            self.notes = (f"{difference}: {self._checked(say)}",) if difference else ()
+            self.notes = notes_of(runnable.plan)
+            if difference:
+                self.notes = (f"{difference}: {self._checked(say)}", *self.notes)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:

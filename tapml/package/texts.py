@@ -8,6 +8,7 @@ from typing import Final
 from tapml.models.stored import StoredModule
 from tapml.package.manifest import Manifest
 from tapml.package.shipped import Shipped
+from tapml.plan.plan_notes import notes_of
 from tapml.workloads import workload_of
 from tapml_targets.installed import install_hint
 from tapml_targets.platforms import browser_standard
@@ -58,6 +59,7 @@ Validated on {device} ({vendor}, driver {driver}):
 
 Text: {tokenizer}
 
+{notes}\
 package.json holds the sizes and a SHA-256 of every file. It is checked when the package is loaded;
 `tapml run PACKAGE --verify` reads all of the weights as well, whatever their size.
 
@@ -65,8 +67,8 @@ package.json holds the sizes and a SHA-256 of every file. It is checked when the
 """
 
 
-def readme(manifest: Manifest, licences: Iterable[str]) -> str:
-    """The text of a package's ``README.txt``."""
+def readme(manifest: Manifest, licences: Iterable[str], notes: Iterable[str] = ()) -> str:
+    """The text of a package's ``README.txt``; `notes` are those of its plan."""
     tokens_only = manifest.tokenizer.reader == "none"
     needs_library = manifest.tokenizer.reader == "tokenizers"
     workload = workload_of(manifest.model)
@@ -91,6 +93,7 @@ def readme(manifest: Manifest, licences: Iterable[str]) -> str:
         driver=manifest.device.driver_version,
         verdict=manifest.verdict.get("text", ""),
         tokenizer=manifest.tokenizer.text,
+        notes=_noted(notes),
         licence=_licence(licences),
     )
 
@@ -119,6 +122,7 @@ Validated on {device} ({vendor}, driver {driver}):
 
 Text: {tokenizer}
 
+{notes}\
 model.json holds the sizes and a SHA-256 of every file, which is checked as it is loaded.
 
 {licence}
@@ -137,8 +141,13 @@ def browser_readme(shipped: Shipped) -> str:
         driver=shipped.device.driver_version,
         verdict=shipped.verdict.get("text", ""),
         tokenizer=shipped.note.text,
+        notes=_noted(notes_of(shipped.plan)),
         licence=_licence(shipped.licences),
     )
+
+
+def _noted(notes: Iterable[str]) -> str:
+    return "".join(f"Note: {each}.\n\n" for each in notes)
 
 
 def _licence(licences: Iterable[str]) -> str:

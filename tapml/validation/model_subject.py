@@ -136,5 +136,6 @@ def open_model(
         trace = workload_of(rooted.model.stored).trace_all(
             executor, rooted.cases, settings.new_tokens, rooted.logit_deviation
         )
+        trace.check_branches(rooted.imported.plan)
     with suite:
         yield ModelSubject(rooted, trace, suite, phases, policy)

@@ -11,7 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from tapml.execute.arrays import Array
+from tapml.plan.graph_plan import GraphPlan
+from tapml.plan.plan_notes import BRANCHES
 from tapml.verdicts.modelwise import AllowedLogitError
+from tapml_targets.errors import InputError
 
 
 class Case(Protocol):
@@ -64,6 +67,21 @@ class ReferenceTrace:
     """The reference's run over all cases."""
 
     cases: tuple[CaseTrace, ...]
+
+    def check_branches(self, plan: GraphPlan) -> None:
+        """Raise :class:`InputError` if a case takes other branches than the plan has: it is NaN.
+
+        A target's NaN beside it would pass, and say nothing.
+        """
+        lines = plan.metadata.get(BRANCHES)
+        for number, each in enumerate(self.cases if lines else (), 1):
+            if np.isnan(each.outputs).any():
+                text = str(each.case.text or "")[:60]
+                raise InputError(
+                    f"case {number}{f' ({text})' if text else ''} takes another branch at {lines} "
+                    "than the example inputs, so its outputs are NaN: give cases that take the "
+                    "same (--input, --prompt or --tokens)"
+                )
 
     @cached_property
     def key(self) -> str:

@@ -64,6 +64,38 @@ def test_what_follows_from_no_input_is_a_constant_and_of_a_fraction_refused() ->
         _exported(Fraction(), torch.ones(3))
 
 
+@torch.jit.script
+def _above(x: Tensor) -> Tensor:
+    return x > 0
+
+
+class _Asking(nn.Module):
+    """Asks more in a run than in an export, of a scripted function, and for a whole part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flag: Any = nn.Buffer(torch.zeros(2))
+
+    def forward(self, tokens: Tensor, x: Tensor) -> Tensor:
+        if not torch.compiler.is_exporting() and self.flag.any():
+            raise ValueError("a flag")
+        if tokens.eq(1).any():
+            x = -x
+        if _above(x).any():
+            x = x * 2
+        return x + int(x.mean())
+
+
+def test_no_answer_is_taken_for_that_of_another_question() -> None:
+    tokens, x = torch.tensor([5, 6]), torch.tensor([2.25, 3.0])
+    exported = _exported(_Asking(), tokens, x)
+    assert len(exported.branches) == len(("tokens", "scripted", "whole part"))
+    program = exported.program.module()
+    assert torch.equal(program(tokens, x), _Asking()(tokens, x))
+    for others in ((torch.tensor([5, 1]), x), (tokens, -x), (tokens, x + 1)):
+        assert torch.isnan(program(*others)).all()
+
+
 def test_extents_of_tensors_are_numbers() -> None:
     class Windows(nn.Module):
         def __init__(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -106,6 +107,16 @@ def test_a_class_of_no_kind_moves_as_a_module_of_the_inputs_it_runs_with(
     assert isinstance(model, LoadedModule)
     assert [each.name for each in model.stored.inputs] == inputs
     assert root_wrapper(model) < 1e-5
+    # Branches are those of what it is to run on.
+    other = model.samples[1][0]
+    given = model.of_given(((other, "x.npz"),))
+    assert given.identity != model.identity
+    (entry,) = given.entry_modules()
+    assert all(map(np.array_equal, entry.example_inputs, other))
+    if inputs == ["input_ids"]:
+        beyond = (other[0] + 1000,)
+        with pytest.raises(InputError, match=r"^x\.npz: the forward of XLNetLMHeadModel does not"):
+            model.of_given(((beyond, "x.npz"),))
 
 
 def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path) -> None:

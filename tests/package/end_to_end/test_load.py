@@ -22,7 +22,10 @@ from tapml.package.load import load_package, open_package
 from tapml.package.manifest import LIBRARY, MANIFEST, PLAN, README, WEIGHTS
 from tapml.package.runnable import difference_from
 from tapml.package.sample import Sample
+from tapml.package.shipped import of_session, open_passed
 from tapml.package.target_model import TargetModel
+from tapml.package.texts import browser_readme, readme
+from tapml.plan.plan_notes import BRANCHES
 from tapml_rpc.session import Batch
 from tapml_targets import library_format
 from tapml_targets.errors import InputError, LimitExceededError, NoSuchDeviceError
@@ -36,6 +39,17 @@ def test_an_archive_gives_the_tokens_of_the_sessions_end(
     assert list(loaded.generate_tokens(packages.prompt, max_new_tokens=count)) == packages.tokens
     assert loaded.notes == ()
     assert loaded.device.name == packages.session.report["target"]["name"]
+
+
+def test_which_branches_a_model_takes_is_said_wherever_it_runs(packages: Packages) -> None:
+    finished = open_passed(packages.session.folder)
+    metadata = {**finished.plan.metadata, BRANCHES: "models/net.py:3"}
+    shipped = of_session(replace(finished, plan=replace(finished.plan, metadata=metadata)))
+    assert "models/net.py:3" in browser_readme(shipped)
+    with TargetModel(replace(open_package(packages.folder), plan=shipped.plan)) as model:
+        (note,) = model.notes
+    assert "models/net.py:3" in note
+    assert f"Note: {note}." in readme(manifest_of(packages.folder), (), model.notes)
 
 
 def test_a_folder_gives_the_same_as_the_archive(packages: Packages, loaded: TargetModel) -> None:
