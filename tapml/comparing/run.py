@@ -231,19 +231,24 @@ def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
     SetupError
         If one is not installed.
     """
+    readers = readers_of(model)
+    hint = f"; it is read by {', '.join(readers)}" if readers else (
+        _HINTS.get(model.suffix, file_hint(model))
+    )  # fmt: skip
     if list(names) == [ALL]:
-        found = [find_backend(each) for each in readers_of(model)]
+        found = [find_backend(each) for each in readers]
         names = [each.text for each in found
                  if each.description.claims is None and not each.missing()]  # fmt: skip
+        if not names:
+            raise InputError(f"no backend that is installed reads {model.name or model}{hint}")
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
     if len(chosen) < least:
         given = ", ".join(dict.fromkeys(names)) or "none"
-        can = f"; {model.name} is read by {', '.join(readers_of(model))}" if model.suffix else ""
-        raise InputError(f"a comparison needs at least two backends, got {given}{can}")
+        raise InputError(
+            f"a comparison needs at least two backends, got {given} for {model.name or model}{hint}"
+        )
     for each in chosen:
         if not each.description.reads(model):
-            can = ", ".join(readers_of(model))
-            hint = f"; it is read by {can}" if can else _HINTS.get(model.suffix, file_hint(model))
             raise InputError(
                 f"{each.text} does not read {model.name or model}; it expects "
                 f"{' or '.join(map(_wanted, each.description.formats))}{hint}"
