@@ -61,7 +61,8 @@ def compare(
         module or a language model, the name of one that ships with tapml, or the folder of a
         finished session.
     backends
-        At least two names, see :func:`tapml.backends.finding.backends`, or ``all``. Empty for a
+        At least two names, see :func:`tapml.backends.finding.backends`; ``all`` is each that is
+        installed and reads the model, without devices. Empty for a
         session: its source and its target.
     data
         An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
@@ -235,12 +236,12 @@ def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
     hint = f"; it is read by {', '.join(readers)}" if readers else (
         _HINTS.get(model.suffix, file_hint(model))
     )  # fmt: skip
-    if list(names) == [ALL]:
-        found = [find_backend(each) for each in readers]
-        names = [each.text for each in found
+    if ALL in names:
+        every = [each.text for each in map(find_backend, readers)
                  if each.description.claims is None and not each.missing()]  # fmt: skip
-        if not names:
+        if not every:
             raise InputError(f"no backend that is installed reads {model.name or model}{hint}")
+        names = [name for each in names for name in (every if each == ALL else [each])]
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
     if len(chosen) < least:
         given = ", ".join(dict.fromkeys(names)) or "none"
