@@ -62,8 +62,8 @@ def compare(
         finished session.
     backends
         At least two names, see :func:`tapml.backends.finding.backends`; ``all`` is each that is
-        installed and reads the model, without devices. Empty for a
-        session: its source and its target.
+        installed and reads the model, without devices. Empty for a session: its source and its
+        target.
     data
         An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
         (see :func:`~tapml.comparing.texts.read_texts`), or arrays by name: the inputs by their
