@@ -80,7 +80,7 @@ def with_alone(
             first, second = alone[node.name]
             deviation, scale, _ = deviation_of(first, second)
             rate = deviation / EPSILON
-            # The published rule, which reads hidden states, has none of it to highlight.
+            # The published rule reads hidden states: it cannot highlight what has no such state.
             found[node.name] = NodeDeviation(
                 node, deviation, scale, rate, highlighted=False, deviates=True, suspect=True
             )

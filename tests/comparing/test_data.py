@@ -74,7 +74,7 @@ def test_a_large_file_is_mapped_and_not_read(
     np.savez_compressed(tmp_path / "packed.npz", **arrays)
     with pytest.raises(InputError, match=r"or any number of np\.savez"):
         read_archive(tmp_path / "packed.npz")
-    # Neither its dtype nor its order is made anew in memory.
+    # Neither its dtype nor its order is changed in memory.
     monkeypatch.setattr("tapml.backends.steps.WINDOW_BYTES", 9)
     given = make_data(found).for_inputs([Input("left", (None, 3), "float32")])
     assert np.shares_memory(given["left"], found["left"])
