@@ -859,7 +859,7 @@ def test_a_frozen_part_and_one_that_a_step_left_out_are_clipped_without_gradient
     heads = Heads(nn.Linear(4, 1) for _ in range(3))
     heads[2].requires_grad_(False)
     optimizer = torch.optim.SGD(heads.parameters(), lr=0.1)
-    clipped = [nn.Linear(4, 1)] if another else heads
+    clipped: list[nn.Module] = [nn.Linear(4, 1)] if another else list(heads)
     with watch(invariants=InvariantSet(FORMAT, [], [rule]), on_violation="report") as watched:
         for _ in range(3):
             optimizer.zero_grad()
