@@ -41,7 +41,9 @@ def load_keras(model: Path) -> Any:
     """
     # Keras says that such a file is not found.
     if not is_zipfile(model):
-        raise InputError(f"{model.name} is no .keras file, or a part of one")
+        raise InputError(
+            f"{model.name} is no .keras file, or the first part of one; save the model again"
+        )
     import keras
 
     # Else an exception's first line says only which layer was called.

@@ -136,7 +136,7 @@ def read_data(path: Path) -> Data:
         path.is_dir() and any(each.name != CLASSES for each in path.glob(f"*{ENDING}"))
     ):
         return Data({}, texts=tuple(read_texts(path)))
-    if path.suffix in data_tables.ENDINGS:
+    if path.suffix.lower() in data_tables.ENDINGS:
         return make_data(data_tables.read_table(path))
     if path.suffix == ".npy" and path.is_file():
         return make_data({SINGLE_INPUT: read_array(path)})

@@ -80,7 +80,10 @@ def with_alone(
             first, second = alone[node.name]
             deviation, scale, _ = deviation_of(first, second)
             rate = deviation / EPSILON
-            found[node.name] = NodeDeviation(node, deviation, scale, rate, True, True, True)
+            # The published rule reads hidden states: it cannot highlight what has no such state.
+            found[node.name] = NodeDeviation(
+                node, deviation, scale, rate, highlighted=False, deviates=True, suspect=True
+            )
     return tuple(found[node.name] for node in nodes if node.name in found)
 
 
@@ -123,7 +126,7 @@ def narrowed(
         A node that differs when the whole model is compiled.
     differs
         Whether a node does when the model is compiled as far as it; None where that is not known.
-        It is asked :data:`MOST_PREFIXES` times at most.
+        It is asked about `last`, and :data:`MOST_PREFIXES` more at most.
 
     Examples
     --------
@@ -134,13 +137,13 @@ def narrowed(
     by_name = {node.name: node for node in nodes}
     if last not in by_name or differs(by_name[last]) is False:
         return None  # Also where it takes other instances than are asked about.
-    order = [node.name for node in nodes]
+    place = {node.name: at for at, node in enumerate(nodes)}
     wrong, right = last, set[str]()
     left = _before(wrong, by_name)
     for _ in range(MOST_PREFIXES):
         if not left:
             break
-        middle = sorted(left, key=order.index)[len(left) // 2]
+        middle = sorted(left, key=place.__getitem__)[len(left) // 2]
         answer = differs(by_name[middle])
         if answer:
             wrong = middle
@@ -150,9 +153,10 @@ def narrowed(
             if answer is False:
                 right.add(middle)
                 left -= _before(middle, by_name)
-    known = [name for name in order if name in right & _before(wrong, by_name)]
+    known = right & _before(wrong, by_name)
     sources = [name for name, _ in by_name[wrong].sources]
-    before = known[-1] if known else next((each for each in sources if each not in by_name), "")
+    inputs = (each for each in sources if each not in by_name)
+    before = max(known, key=place.__getitem__) if known else next(inputs, "")
     return (before, wrong) if before else None
 
 

@@ -109,7 +109,7 @@ class Localizer:
         try:
             # Many layers of a deep model may deviate by as little.
             found = self._localized(pair, outputs, (verdict.worst,), thorough=False)
-        except BackendFailedError:
+        except (BackendFailedError, UnsupportedOperatorError):
             return pair
         if not found.guilty:
             return pair
@@ -579,7 +579,9 @@ class Localizer:
                 return True if error.failure.place == whole.place else None
             return False
 
-        if whole.kind not in ("error", _CRASH) or not fails(process.nodes[-1]):
+        if whole.kind not in ("error", _CRASH) or not process.nodes:
+            return None
+        if not fails(process.nodes[-1]):
             return None
         between = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
         return next((each for each in process.nodes if between and each.name == between[1]), None)

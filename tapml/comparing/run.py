@@ -61,8 +61,9 @@ def compare(
         module or a language model, the name of one that ships with tapml, or the folder of a
         finished session.
     backends
-        At least two names, see :func:`tapml.backends.finding.backends`, or ``all``. Empty for a
-        session: its source and its target.
+        At least two names, see :func:`tapml.backends.finding.backends`; ``all`` is each that is
+        installed and reads the model, without devices. Empty for a session: its source and its
+        target.
     data
         An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
         (see :func:`~tapml.comparing.texts.read_texts`), or arrays by name: the inputs by their
@@ -231,19 +232,24 @@ def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
     SetupError
         If one is not installed.
     """
-    if list(names) == [ALL]:
-        found = [find_backend(each) for each in readers_of(model)]
-        names = [each.text for each in found
+    readers = readers_of(model)
+    hint = f"; it is read by {', '.join(readers)}" if readers else (
+        _HINTS.get(model.suffix, file_hint(model))
+    )  # fmt: skip
+    if ALL in names:
+        every = [each.text for each in map(find_backend, readers)
                  if each.description.claims is None and not each.missing()]  # fmt: skip
+        if not every:
+            raise InputError(f"no backend that is installed reads {model.name or model}{hint}")
+        names = [name for each in names for name in (every if each == ALL else [each])]
     chosen = [find_backend(each) for each in dict.fromkeys(names)]
     if len(chosen) < least:
         given = ", ".join(dict.fromkeys(names)) or "none"
-        can = f"; {model.name} is read by {', '.join(readers_of(model))}" if model.suffix else ""
-        raise InputError(f"a comparison needs at least two backends, got {given}{can}")
+        raise InputError(
+            f"a comparison needs at least two backends, got {given} for {model.name or model}{hint}"
+        )
     for each in chosen:
         if not each.description.reads(model):
-            can = ", ".join(readers_of(model))
-            hint = f"; it is read by {can}" if can else _HINTS.get(model.suffix, file_hint(model))
             raise InputError(
                 f"{each.text} does not read {model.name or model}; it expects "
                 f"{' or '.join(map(_wanted, each.description.formats))}{hint}"

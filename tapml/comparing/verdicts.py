@@ -261,6 +261,7 @@ def judge(
     if not triggers.any() or triggers.mean() < limits.share:
         near = relative >= limits.confirmed
         if near.any() and near.mean() >= limits.share:
+            worst = int(np.argmax(relative))
             found["near"] = _tier(near, limits.confirmed, float(relative.max())) | {
                 "share": float(near.mean()), "instances": ranges(near),
             }  # fmt: skip

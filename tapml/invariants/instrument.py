@@ -31,6 +31,7 @@ from tapml.invariants.functions import FunctionMode, seen_by_others
 from tapml.invariants.inputs import Inputs
 from tapml.invariants.looks import (
     GradientsLeft,
+    acts_on_gradients,
     graph_of,
     parameters_of,
     read_once,
@@ -69,7 +70,6 @@ from tapml.invariants.summaries import (
     summarise_batch,
     summarise_call,
     summarise_result,
-    tensors_in,
 )
 from tapml.invariants.variables import Variables
 from tapml.invariants.wrapped import (
@@ -257,7 +257,7 @@ class Instruments:
             fields = summarise_call(given, kwargs)
         if name in CLIPS:
             with self.recorder.aside():
-                fields["gradients"] = any(each.grad is not None for each in tensors_in(clipped))
+                fields["gradients"] = acts_on_gradients(clipped, self.variables.parameters)
         if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])

@@ -6,12 +6,15 @@ call that it belongs to.
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
+
+from tapml.invariants.summaries import tensors_in
 
 _NODES: Final = 512
 
@@ -104,6 +107,28 @@ def read_once(
     return value, args, kwargs
 
 
+def acts_on_gradients(clipped: Any, known: Callable[[], Iterable[Any]]) -> bool:
+    """Whether parameters that are clipped have gradients, or are right to have none.
+
+    Frozen ones are, and those of a part of a model that this step has not called.
+
+    Parameters
+    ----------
+    clipped
+        What the script gives to be clipped.
+    known
+        The variables of models that ran, each with its ``tensor``.
+    """
+    given = tensors_in(clipped)
+    if any(each.grad is not None for each in given):
+        return True
+    if given and not any(each.requires_grad for each in given):
+        return True
+    tensors, places = [each.tensor for each in known()], set(map(id, given))
+    others = any(each.grad is not None for each in tensors)
+    return others and any(id(each) in places for each in tensors)
+
+
 def activation_before(value: Any) -> str:
     """The activation function whose result a tensor is, or a view of it; empty if none is."""
     node = getattr(value, "grad_fn", None)
@@ -113,16 +138,16 @@ def activation_before(value: Any) -> str:
         name: str = node.name()
         if name in _ACTIVATIONS:
             return name.removesuffix("Backward0").lower()
-        if not name.startswith(_KEEP):
+        if not _KEEP.fullmatch(name):
             return ""
         node = node.next_functions[0][0]
     return ""
 
 
 _VIEWS: Final = 6
-_KEEP: Final = (
-    *("View", "UnsafeView", "ReshapeAlias", "Transpose", "T", "Permute", "Squeeze", "Unsqueeze"),
-    *("Slice", "Select", "Clone", "ToCopy", "Alias", "Expand"),
+_KEEP: Final = re.compile(
+    r"((Unsafe)?View|ReshapeAlias|T|Transpose|Permute|Unsqueeze|Squeeze|Slice|Select|Clone|ToCopy"
+    r"|Alias|Expand)Backward\d+"
 )
 # A logarithm of softmax before a cross entropy changes nothing.
 _ACTIVATIONS: Final = frozenset(

@@ -56,6 +56,13 @@ def test_an_unknown_backend_or_variant_names_those_there_are() -> None:
 def test_all_are_those_that_read_the_model_without_devices() -> None:
     found = [each.text for each in choose(Path("m.onnx"), ["all"])]
     assert found == ["onnx-reference", "onnxruntime", "openvino", "tvm"]
+    assert [each.text for each in choose(Path("m.onnx"), ["tvm", "all", "cpu"])] == [
+        "tvm", "onnx-reference", "onnxruntime", "openvino", "cpu",
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"that is installed reads old\.h5; load it with Keras"):
+        choose(Path("old.h5"), ["all"], least=0)
+    with pytest.raises(InputError, match=r"got tvm for m\.onnx; it is read by onnx-reference"):
+        choose(Path("m.onnx"), ["tvm"])
 
 
 def test_compiled_code_is_kept_where_nobody_else_writes(

@@ -74,7 +74,7 @@ def test_a_large_file_is_mapped_and_not_read(
     np.savez_compressed(tmp_path / "packed.npz", **arrays)
     with pytest.raises(InputError, match=r"or any number of np\.savez"):
         read_archive(tmp_path / "packed.npz")
-    # Neither its dtype nor its order is made anew in memory.
+    # Neither its dtype nor its order is changed in memory.
     monkeypatch.setattr("tapml.backends.steps.WINDOW_BYTES", 9)
     given = make_data(found).for_inputs([Input("left", (None, 3), "float32")])
     assert np.shares_memory(given["left"], found["left"])
@@ -89,6 +89,10 @@ def test_a_table_has_a_row_an_instance_and_its_labels_in_a_column(tmp_path: Path
     (tmp_path / "plain.tsv").write_text("1\t2\n3\t4\n")
     plain = read_data(tmp_path / "plain.tsv").arrays["x"]
     assert plain.dtype == np.int64 and plain.tolist() == [[1, 2], [3, 4]]
+    # As pandas writes them: rows are numbered, and columns without names are.
+    for text in (",0,1,2\n0,5,6,7\n9,1,1,1\n", "0,1,2\n5,6,7\n1,1,1\n", "a;b;c\n5;6;7\n1;1;1\n"):
+        table.write_text(text)
+        assert read_data(table).arrays["x"].tolist() == [[5, 6, 7], [1, 1, 1]]
     for text, expected in (
         ("a,b\n1,two\n", r"line 2 of .*'two' in b; expected a number"), ("a,b\n", "no rows"),
         ("a,b\n1\n", "line 2 of .* has 1 columns; expected 2"), ("y\n1\n", "no column beside"),

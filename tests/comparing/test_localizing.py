@@ -161,6 +161,8 @@ def test_a_wrong_layer_that_one_side_fused_away_is_named_or_the_layers_around_it
         found = _found(_localizer(chains), chains, ("a", "b"))
         assert (found.layer, found.between) == expected
         assert found.blamed == "b" and (found.graph[2].node.name == "layer1") == (not fails)
+        # The published rule has no hidden state of it.
+        assert not any(each.highlighted for each in found.graph if each.node.name == "layer1")
 
 
 def test_a_compiled_run_that_parts_from_its_own_layers_is_narrowed_down() -> None:

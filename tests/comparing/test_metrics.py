@@ -70,6 +70,11 @@ def test_deviations_below_the_threshold_are_kept_for_a_layer_to_confirm() -> Non
     assert verdict.metrics["near"]["instances"] == "1" and verdict.metrics["near"]["share"] == 0.5
     few = judge({"y": one}, {"y": other}, Truth("none"), Thresholds(confirmed=1e-3))
     assert "near" not in few.metrics
+    # A layer is sought on one of those, though another has the larger distance to its label.
+    one, other = np.array([[1.0], [1.0]]), np.array([[1.0002], [1.0005]])
+    truth = Truth("regression", np.array([[0.9999], [3.0]]))
+    limits = Thresholds(confirmed=4e-4, mad_distance=1.0)
+    assert judge({"y": one}, {"y": other}, truth, limits).worst == 1
 
 
 def test_a_small_change_that_turns_a_class_is_one() -> None:

@@ -19,6 +19,7 @@ from tapml.invariants.record import (
     BACKWARD,
     BATCH,
     CALL,
+    CLIPS,
     FORWARD,
     ZERO_GRAD,
     Record,
@@ -842,6 +843,31 @@ def test_a_model_that_is_evaluated_beside_one_that_trains_hides_no_step(clears: 
             with torch.no_grad():
                 average(torch.randn(6, 4))
     assert watched.report().violated == (not clears)
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_frozen_part_and_one_that_a_step_left_out_are_clipped_without_gradients(
+    another: bool,
+) -> None:
+    rule = Invariant("GradientsClipped", {"api": CLIPS[0]}, ALWAYS)
+
+    class Heads(nn.ModuleList):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self[0](rows)
+            return found
+
+    heads = Heads(nn.Linear(4, 1) for _ in range(3))
+    heads[2].requires_grad_(False)
+    optimizer = torch.optim.SGD(heads.parameters(), lr=0.1)
+    clipped: list[nn.Module] = [nn.Linear(4, 1)] if another else list(heads)
+    with watch(invariants=InvariantSet(FORMAT, [], [rule]), on_violation="report") as watched:
+        for _ in range(3):
+            optimizer.zero_grad()
+            heads(torch.randn(6, 4)).square().mean().backward()
+            for part in clipped:
+                nn.utils.clip_grad_norm_(part.parameters(), 1.0)
+            optimizer.step()
+    assert watched.report().violated == another
 
 
 def test_gradients_may_be_cleared_to_zeros_and_a_model_may_be_made_for_each_fold() -> None:

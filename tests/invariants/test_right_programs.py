@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from tapml.invariants import watch
 from tapml.invariants.checking import Checker, CheckReport, report_of
@@ -153,6 +156,20 @@ def early(*, last_is_best: bool = False) -> None:
         model.load_state_dict(model.state_dict())
 
 
+def kept(*, losses: Sequence[float]) -> None:
+    """The weights of the best evaluation are kept in memory, and saved in the end."""
+    model, best = Net(8, 1), float("inf")
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for wanted in losses:
+        descend(optimizer, model.train()(torch.randn(6, 8)).square().mean())
+        with torch.no_grad():
+            found = model.eval()(torch.randn(6, 8))
+            loss = float(functional.mse_loss(found, found + wanted))
+        if loss < best:
+            best, weights = loss, copy.deepcopy(model.state_dict())
+    torch.save(weights, io.BytesIO())
+
+
 def sequences(*, lengths: Sequence[int] = (2, 2, 3, 2)) -> None:
     """Sequences of several chunks, some of one alone."""
     model = Recurrent()
@@ -206,6 +223,7 @@ def reports(
         (partial(adversarial, clip=True), partial(adversarial, clip=True)),
         (partial(target, steps=24), partial(target, steps=8)),
         (early, partial(early, last_is_best=True)),
+        (partial(kept, losses=(3, 2, 1)), partial(kept, losses=(2, 1, 3))),
         (sequences, partial(sequences, lengths=(2, 1, 1, 2))),
         (experts, partial(experts, chosen=(0, 1, 2, 3))),
         (plain, partial(plain, still=[0, 9])),
@@ -217,6 +235,7 @@ def reports(
         "clamped",
         "short-run",
         "early-stop",
+        "best-weights",
         "one-chunk",
         "expert",
         "rate-of-zero",

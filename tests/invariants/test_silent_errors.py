@@ -108,7 +108,7 @@ def test_a_mistake_in_a_usual_script_is_found_while_it_trains(
     assert relation in found if mistake else not found
 
 
-def test_rules_about_one_program_are_none_of_another(usual: InvariantSet) -> None:
+def test_rules_about_one_program_do_not_apply_in_another(usual: InvariantSet) -> None:
     program = FURTHER["regression-broadcast"][1]
     other = infer([recorded_run(program, seed, buggy=False) for seed in (1, 2)])
     for learned, train in ((usual, program), (merged([usual, other]), FURTHER["summed-loss"][1])):

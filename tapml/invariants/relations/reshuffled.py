@@ -7,17 +7,16 @@ again and again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from tapml.invariants.record import BATCH, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
-# One batch may come first twice by chance.
-_COMPARED: Final = 2
+# Few rows may come first twice by chance: of eight, one order in 40,000 is another's.
+_LEAST_BATCHES, _LEAST_ROWS = 2, 8
 
 
 class Reshuffled(Relation):
-    """The first two batches of each epoch in training; new beside the paper's relations."""
+    """The first batches of each epoch in training; new beside the paper's relations."""
 
     name = "Reshuffled"
     structural = True
@@ -36,14 +35,14 @@ class Reshuffled(Relation):
         """Each epoch but the first of each process and data loader."""
         for number, process in enumerate(window.processes):
             for batch in _first(process):
-                place = batch.fields["place"]
+                place, compared = batch.fields["place"], _compared(batch)
                 # Loaders that differ in these take turns, such as those of two data sets.
                 key = number, batch.fields["batches"], batch.fields["workers"]
                 before, now = memory.setdefault(key, ([], []))
                 if place == 0:
                     before, now = memory[key] = now, []
                 now.append(batch)
-                if len(now) == len(before) == _COMPARED:
+                if len(now) == len(before) == compared:
                     both = zip(before, now, strict=True)
                     differ = any(one.digest != other.digest for one, other in both)
                     found = f"it begins with the batches of the epoch before ({now[0].digest[:8]})"
@@ -65,9 +64,16 @@ def _first(process: Sequence[Record]) -> list[Record]:
         if record.name == BATCH
         and record.digest
         and record.context.get("stage") != "eval"
-        and record.fields.get("place") in range(_COMPARED)
-        and int(str(record.fields.get("batches", 0))) >= _COMPARED
+        and record.fields.get("place") in range(_compared(record))
+        and int(str(record.fields.get("batches", 0))) >= _compared(record)
     ]
+
+
+def _compared(batch: Record) -> int:
+    """How many batches of this size are compared: two, or more where they have few rows."""
+    shapes = (each for name, each in batch.fields.items() if name.endswith(".shape"))
+    rows = next((each[0] for each in shapes if isinstance(each, list) and each), 1)
+    return max(_LEAST_BATCHES, -(-_LEAST_ROWS // max(1, int(str(rows)))))
 
 
 RELATION = Reshuffled()
