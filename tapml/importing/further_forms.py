@@ -22,7 +22,11 @@ _aten: Final = torch.ops.aten
 _FORMATS: Final = {
     torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023),
 }  # fmt: skip
-_NARROW: Final = (torch.bool, torch.int8, torch.uint8, torch.int16)
+# What is sorted in the place of dtypes that no sort has.
+_SORTED_AS: Final = {
+    **dict.fromkeys((torch.bool, torch.int8, torch.uint8, torch.int16), torch.int32),
+    torch.bfloat16: torch.float32,
+}
 
 
 def further() -> dict[Any, Callable[..., Any]]:
@@ -39,8 +43,8 @@ def further() -> dict[Any, Callable[..., Any]]:
         _aten.median.dim: _true_middle,
         _aten.mode.default: _most_frequent,
         _aten.sort.stable: _stable_sort,
-        _aten.sort.default: _sort_of_integers,
-        _aten.topk.default: _largest_integers,
+        _aten.sort.default: _sort_of_others,
+        _aten.topk.default: _largest_of_others,
         _aten.diagonal_scatter.default: _with_diagonal,
         _aten.index_reduce.default: _index_reduce,
         _aten.put.default: _put,
@@ -61,10 +65,10 @@ def _stable_sort(
     return values, places
 
 
-def _sort_of_integers(operand: Tensor, dim: int = -1, descending: bool = False) -> Any:
+def _sort_of_others(operand: Tensor, dim: int = -1, descending: bool = False) -> Any:
     """What no sort has: integers of 64 bits by their lower words, then by their upper ones."""
-    if operand.dtype in _NARROW and operand.dim():
-        values, places = torch.sort(operand.to(torch.int32), dim, descending)
+    if operand.dtype in _SORTED_AS and operand.dim():
+        values, places = torch.sort(operand.to(_SORTED_AS[operand.dtype]), dim, descending)
         return values.to(operand.dtype), places
     if operand.dtype != torch.int64 or operand.dim() == 0:
         return NotImplemented
@@ -75,10 +79,10 @@ def _sort_of_integers(operand: Tensor, dim: int = -1, descending: bool = False) 
     return operand.gather(dim, places), places
 
 
-def _largest_integers(
+def _largest_of_others(
     operand: Tensor, count: int, dim: int = -1, largest: bool = True, _ordered: bool = True
 ) -> Any:
-    if operand.dtype not in (*_NARROW, torch.int64) or operand.dim() == 0:
+    if operand.dtype not in (*_SORTED_AS, torch.int64) or operand.dim() == 0:
         return NotImplemented
     values, places = torch.sort(operand, dim, largest)
     return values.narrow(dim, 0, count), places.narrow(dim, 0, count)
@@ -246,26 +250,36 @@ def _between(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     return torch.where(weight.abs() < 0.5, start + weight * apart, end - apart * (1 - weight))
 
 
-def _strided_places(
+def _in_memory(
     operand: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
-) -> Tensor:
-    if not operand.is_contiguous() or not all(isinstance(each, int) for each in operand.shape):
+) -> tuple[list[int], Tensor, Tensor]:
+    """The operand's axes in the order of its memory, its elements in that order, and places."""
+    order = sorted(range(operand.dim()), key=operand.stride, reverse=True)
+    dense = operand.permute(order)
+    fixed = all(isinstance(each, int) for each in (*operand.shape, *size, *stride, offset or 0))
+    if not fixed or not dense.is_contiguous():
         raise UnsupportedOperatorError(
-            "as_strided is imported of contiguous tensors of fixed extents alone. Call "
-            ".contiguous() before, or slice and transpose"
+            "as_strided is imported of tensors of fixed extents alone whose elements lie one after "
+            "the other. Call .contiguous() before, or slice and transpose"
         )
-    places = torch.full((), offset or 0, dtype=torch.int64)
-    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
-        ones = [1] * (len(size) - axis - 1)
-        places = places + (torch.arange(extent) * step).reshape(-1, *ones)
-    return places.expand(*size)
+    first = 0 if offset is None else offset - operand.storage_offset()
+    last = first + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if 0 not in size and not 0 <= first <= last < operand.numel():
+        raise UnsupportedOperatorError(
+            f"as_strided reads elements {first} to {last} of a tensor of {operand.numel()}, and is "
+            "imported inside its tensor alone: take the tensor that holds them all"
+        )
+    places = torch.full((), first)
+    for extent, distance in zip(size, stride, strict=True):
+        places = places[..., None] + torch.arange(extent) * distance
+    return order, dense, places.reshape(-1)
 
 
 def _by_strides(
     operand: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    places = _strided_places(operand, size, stride, storage_offset)
-    return operand.reshape(-1).index_select(0, places.reshape(-1)).reshape(*size)
+    _, dense, places = _in_memory(operand, size, stride, storage_offset)
+    return dense.reshape(-1).index_select(0, places).reshape(*size)
 
 
 def _with_strides(
@@ -275,9 +289,9 @@ def _with_strides(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> Tensor:
-    places = _strided_places(operand, size, stride, storage_offset).reshape(-1)
-    put = operand.reshape(-1).index_put((places,), source.reshape(-1))
-    return put.reshape(operand.shape)
+    order, dense, places = _in_memory(operand, size, stride, storage_offset)
+    put = dense.reshape(-1).index_put((places,), source.reshape(-1)).reshape(dense.shape)
+    return put.permute([order.index(axis) for axis in range(operand.dim())])
 
 
 def _greatest_divisor(first: Tensor, second: Tensor) -> Tensor:

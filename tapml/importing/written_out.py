@@ -67,7 +67,6 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
         **windows(),
         _aten.index_put.default: _index_put,
         _aten.unfold.default: _unfold,
-        _aten.as_strided.default: _by_strides,
         _aten.masked_scatter.default: _masked_scatter,
         _aten.cummax.default: partial(_largest_so_far, torch.amax),
         _aten.cummin.default: partial(_largest_so_far, torch.amin),
@@ -309,21 +308,6 @@ def _unfold(operand: Tensor, dim: int, size: int, step: int) -> Tensor:
     rows = operand.index_select(dim, places.reshape(-1))
     shape = (*operand.shape[:dim], count, size, *operand.shape[dim + 1 :])
     return rows.reshape(shape).movedim(dim + 1, -1)
-
-
-def _by_strides(
-    operand: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Any:
-    """What lies at these distances in the operand's memory, which holds it alone."""
-    order = sorted(range(operand.dim()), key=operand.stride, reverse=True)
-    dense = operand.permute(order)
-    extents = (*operand.shape, *size, *stride, storage_offset or 0)
-    if not all(isinstance(each, int) for each in extents) or not dense.is_contiguous():
-        return NotImplemented
-    places = torch.full((), storage_offset or 0)
-    for extent, distance in zip(size, stride, strict=True):
-        places = places[..., None] + torch.arange(extent) * distance
-    return dense.reshape(-1).index_select(0, places.reshape(-1)).reshape(size)
 
 
 def _masked_scatter(operand: Tensor, mask: Tensor, source: Tensor) -> Tensor:

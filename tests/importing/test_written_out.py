@@ -45,8 +45,9 @@ class Placed(nn.Module):
         added.index_put_((at.clamp(max=1), at.clamp(min=0)), rows[:, :1, None], accumulate=True)
         patches = functional.unfold(images, 2)
         turned = images.transpose(1, 3).as_strided((2, 4, 3), (90, 7, 2), 5)
+        written = images.transpose(1, 3).as_strided_scatter(rows, (4, 2), (9, 4), 3)
         filled = images.masked_scatter(images > 0, torch.arange(180.0))
-        windows = functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), turned
+        windows = functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), turned, written
         return put, added, *windows, filled
 
 
