@@ -5,8 +5,9 @@
   ``torch.linalg.lstsq`` takes its matrix to have full rank.
 - ``torch.cov`` and ``torch.corrcoef`` do not look at numbers.
 - An eigenvector or a singular vector is one as well with the other sign, and no two libraries take
-  the same. Here the sum of its elements, each divided by its place from 1 on, is not below zero. Of
-  singular vectors that is the right one, and ``full_matrices`` adds those of a QR decomposition.
+  the same. Here the sum of its elements, each divided by its place from 1 on to the power 0.9, is
+  not below zero. Of singular vectors that is the right one, and of a singular value of zero each of
+  the two; ``full_matrices`` adds those of a QR decomposition.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tapml.importing.factorizations import least_squares
 from tapml.importing.written_terms import refuse_many
 from tapml_targets.errors import UnsupportedOperatorError
 
+# No weights of vectors of small whole numbers, such as (1, -2), add up to zero.
+_POWER: Final = 0.9
 _svd: Final = torch.linalg.svd
 _eigh: Final = torch.linalg.eigh
 
@@ -75,7 +78,7 @@ def decided_results() -> Iterator[None]:
 def _signs(vectors: Tensor) -> Tensor:
     """Of the columns, ``[..., 1, columns]``."""
     places = torch.arange(1, vectors.shape[-2] + 1, dtype=vectors.dtype).unsqueeze(-1)
-    total = (vectors / places).sum(-2, keepdim=True)
+    total = (vectors / places**_POWER).sum(-2, keepdim=True)
     return torch.where(total < 0, -1.0, 1.0).to(vectors.dtype)
 
 
@@ -86,9 +89,12 @@ def _eigen(A: Tensor, UPLO: str = "L", **_: Any) -> _Eigen:
 
 def _singular(A: Tensor, full_matrices: bool = True, **_: Any) -> _Singular:
     left, sizes, right = _svd(A, full_matrices=False)
-    signs = _signs(right.mT)
-    left, right = left * signs, right * signs.mT
     rows, columns = A.shape[-2:]
+    signs = _signs(right.mT)
+    # Of a singular value of zero, the sign of one vector says nothing of the other's.
+    none = sizes <= torch.finfo(A.dtype).eps * (rows + columns) * sizes[..., :1]
+    left = left * torch.where(none.unsqueeze(-2), _signs(left), signs)
+    right = right * signs.mT
     if full_matrices and rows > columns:
         left = _completed(left)
     if full_matrices and columns > rows:
@@ -123,8 +129,10 @@ def _covariance(
             "cov is imported without weights alone: leave fweights and aweights out"
         )
     rows = input.reshape(-1, input.shape[-1] if input.dim() else 1)
+    if not (rows.dtype.is_floating_point or rows.dtype.is_complex):
+        rows = rows.to(torch.get_default_dtype())
     apart = rows - rows.mean(1, keepdim=True)
-    found = apart @ apart.T / max(rows.shape[1] - correction, 0)
+    found = apart @ apart.mH / max(rows.shape[1] - correction, 0)
     return found if input.dim() == 2 else found.reshape(())
 
 

@@ -22,7 +22,11 @@ _aten: Final = torch.ops.aten
 _FORMATS: Final = {
     torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023),
 }  # fmt: skip
-_NARROW: Final = (torch.bool, torch.int8, torch.uint8, torch.int16)
+# What is sorted in the place of dtypes that no sort has.
+_SORTED_AS: Final = {
+    **dict.fromkeys((torch.bool, torch.int8, torch.uint8, torch.int16), torch.int32),
+    torch.bfloat16: torch.float32,
+}
 
 
 def further() -> dict[Any, Callable[..., Any]]:
@@ -39,8 +43,8 @@ def further() -> dict[Any, Callable[..., Any]]:
         _aten.median.dim: _true_middle,
         _aten.mode.default: _most_frequent,
         _aten.sort.stable: _stable_sort,
-        _aten.sort.default: _sort_of_integers,
-        _aten.topk.default: _largest_integers,
+        _aten.sort.default: _sort_of_others,
+        _aten.topk.default: _largest_of_others,
         _aten.diagonal_scatter.default: _with_diagonal,
         _aten.index_reduce.default: _index_reduce,
         _aten.put.default: _put,
@@ -61,10 +65,10 @@ def _stable_sort(
     return values, places
 
 
-def _sort_of_integers(operand: Tensor, dim: int = -1, descending: bool = False) -> Any:
+def _sort_of_others(operand: Tensor, dim: int = -1, descending: bool = False) -> Any:
     """What no sort has: integers of 64 bits by their lower words, then by their upper ones."""
-    if operand.dtype in _NARROW and operand.dim():
-        values, places = torch.sort(operand.to(torch.int32), dim, descending)
+    if operand.dtype in _SORTED_AS and operand.dim():
+        values, places = torch.sort(operand.to(_SORTED_AS[operand.dtype]), dim, descending)
         return values.to(operand.dtype), places
     if operand.dtype != torch.int64 or operand.dim() == 0:
         return NotImplemented
@@ -75,10 +79,10 @@ def _sort_of_integers(operand: Tensor, dim: int = -1, descending: bool = False) 
     return operand.gather(dim, places), places
 
 
-def _largest_integers(
+def _largest_of_others(
     operand: Tensor, count: int, dim: int = -1, largest: bool = True, _ordered: bool = True
 ) -> Any:
-    if operand.dtype not in (*_NARROW, torch.int64) or operand.dim() == 0:
+    if operand.dtype not in (*_SORTED_AS, torch.int64) or operand.dim() == 0:
         return NotImplemented
     values, places = torch.sort(operand, dim, largest)
     return values.narrow(dim, 0, count), places.narrow(dim, 0, count)

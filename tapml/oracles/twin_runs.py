@@ -200,14 +200,14 @@ def perturbed_dtypes(
 
     An input that is exact in the arithmetic that reads it (a float16 weight of a float32 sum) is
     perturbed by that arithmetic's ulp, because nothing on the way loses more. So is one that is
-    rounded to that arithmetic, such as a float32 that is computed with as a float16. Where the
-    arithmetic is unknown, `narrowest` may bound it.
+    rounded to that arithmetic, such as a float32 that is computed with as a float16. `narrowest`
+    bounds it where the operator's function does not tell.
     """
     if all(is_exact(output) for output in traits):
         return []
     arithmetic = min((t.arithmetic for t in traits if t.arithmetic), key=_bits, default="")
     moving = [
-        arithmetic or min(parameter.dtype, narrowest or parameter.dtype, key=_bits)
+        min(arithmetic or parameter.dtype, narrowest or "float64", key=_bits)
         if is_float(parameter)
         else None
         for parameter in operator.read

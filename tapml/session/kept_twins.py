@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tapml.compiler import widening
 from tapml.compiler.cache import joint_hash
 from tapml.compiler.reference_module import StoredReference
 from tapml.compiler.twin import compile_twins, load_twins
@@ -70,6 +71,7 @@ class KeptTwins:
 
 
 def _made_from(operators: Sequence[Operator]) -> str:
-    """Hash of the operators' functions and of the compiler."""
+    """Hash of the operators' functions, of the compiler and of what makes twins of functions."""
     functions = (text for each in operators for text in (each.name, each.function_for("cpu")))
-    return joint_hash((*(f"{name} {version}" for name, version in made_by().items()), *functions))
+    versions = (f"{name} {version}" for name, version in made_by().items())
+    return joint_hash((*versions, Path(widening.__file__).read_text("utf-8"), *functions))

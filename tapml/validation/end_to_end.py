@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tapml.importing.module import Module
 from tapml.oracles.sensitivity import expect
-from tapml.oracles.twin_runs import Case, Perturbations
+from tapml.oracles.twin_runs import Case, Perturbations, is_exact, is_float
 from tapml.plan.graph_plan import Entry, Operator, OutputKind
 from tapml.verdicts.expectation import Expectation
 from tapml.verdicts.judge import judge
@@ -93,7 +93,7 @@ class ModuleCall:
             _twin(self._module),
             Perturbations(policy.seed),
             policy.repeats,
-            _narrowest(self._module),
+            narrowest_dtype(self._module),
         )
 
 
@@ -117,16 +117,27 @@ def _as_operator(module: Module) -> Operator:
     )
 
 
-def _narrowest(module: Module) -> str:
-    """The least precise dtype that the module's operators compute in; empty if they do not tell."""
-    operators = {call.operator for call in module.graph.calls}
-    found = (
-        traits.arithmetic
-        for name in operators
-        for traits in traits_of(module.plan.operators[name])
-        if traits.arithmetic
-    )
-    return min(found, key=lambda each: float_format(each).mantissa_bits, default="")
+def narrowest_dtype(module: Module) -> str:
+    """The least precise dtype on the module's way; empty if its operators do not tell.
+
+    Its operators compute in it, or one rounds to it what another reads.
+    """
+    graph, operators = module.graph, module.plan.operators
+    found: set[str] = set()
+    read: set[str] = set()
+    for call in reversed(graph.calls):
+        operator = operators[call.operator]
+        storages = {
+            parameter.name: graph.values[name].storage
+            for parameter, name in zip(operator.parameters, call.arguments, strict=True)
+        }
+        for parameter, traits in zip(operator.written, traits_of(operator), strict=True):
+            found.add(traits.arithmetic)
+            rounds = is_float(parameter) and not is_exact(traits)
+            if rounds and storages[parameter.name] in read:
+                found.add(parameter.dtype)
+        read |= {storages[parameter.name] for parameter in operator.read}
+    return min(found - {""}, key=lambda each: float_format(each).mantissa_bits, default="")
 
 
 def _kind(module: Module, output: str) -> OutputKind:

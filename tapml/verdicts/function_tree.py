@@ -159,14 +159,30 @@ class FunctionTree:
         )
 
     def passed_dtypes(self, value: int) -> set[str]:
-        """Dtypes that numbers inside `value` are rounded to, and then cast to wider ones."""
-        casts = [index for index in self._within(value) if self.kind(index) == "prim.Cast"]
-        given = {index: self._data(index)["value"] for index in casts}
+        """Dtypes that numbers inside `value` are rounded to, and then cast to other ones.
+
+        Between the two casts they may be chosen from, as the larger of two is.
+        """
         return {
-            self._dtype(index)
-            for index in set(casts) & set(given.values())
-            if self._rounds(self._dtype(given[index]), self._dtype(index))
+            self._dtype(cast)
+            for index in self._within(value)
+            if self.kind(index) == "prim.Cast"
+            for cast in self._casts_chosen(self._data(index)["value"])
+            if self._rounds(self._dtype(self._data(cast)["value"]), self._dtype(cast))
         }
+
+    def _casts_chosen(self, value: int) -> Iterator[int]:
+        """Casts to the dtype of `value` that it may be the result of."""
+        dtype, seen, waiting = self._dtype(value), {value}, [value]
+        while waiting:
+            index = waiting.pop()
+            if self.kind(index) == "prim.Cast":
+                yield index
+                continue
+            # A condition has another dtype.
+            parts = {each for each in self._operands(index) if self._dtype(each) == dtype} - seen
+            seen |= parts
+            waiting += parts
 
     def factors(self, store: Store) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
         """The tensors on both sides of each product in what `store` stores."""
@@ -243,10 +259,15 @@ class FunctionTree:
             if index in seen:
                 continue
             seen.add(index)
-            for field in _OPERANDS.get(self.kind(index), ()):
-                operand = self._data(index)[field]
-                waiting += self._array(operand) if field == "args" else [operand]
+            waiting += self._operands(index)
         return seen
+
+    def _operands(self, index: int) -> list[int]:
+        found: list[int] = []
+        for field in _OPERANDS.get(self.kind(index), ()):
+            operand = self._data(index)[field]
+            found += self._array(operand) if field == "args" else [operand]
+        return found
 
     def _loads(self, value: int) -> list[int]:
         return [index for index in self._within(value) if self.kind(index) == "ir.TensorLoad"]

@@ -21,6 +21,7 @@ def views(numbers: Tensor) -> tuple[Tensor, ...]:
         numbers.bfloat16().view(torch.int16), (numbers > 0).view(torch.uint8),
         (whole.to(torch.uint8) & 1).view(torch.bool), finite.view(torch.int64).view(torch.float64),
         (numbers * 1.7).view(torch.int32) & 0xFF,
+        (numbers.bfloat16() * 1.75).view(torch.int16),
     )  # fmt: skip
 
 

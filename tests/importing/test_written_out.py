@@ -46,8 +46,10 @@ class Placed(nn.Module):
         patches = functional.unfold(images, 2)
         turned = images.transpose(1, 3).as_strided((2, 4, 3), (90, 7, 2), 5)
         sliced = images[1:].as_strided((2, 4), (7, 2), 95)
+        written = images.transpose(1, 3).as_strided_scatter(rows, (4, 2), (9, 4), 3)
         filled = images.masked_scatter(images > 0, torch.arange(180.0))
-        windows = functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), turned, sliced
+        strided = turned, sliced, written
+        windows = functional.fold(patches, (5, 6), 2), images.unfold(2, 3, 2), *strided
         return put, added, *windows, filled
 
 

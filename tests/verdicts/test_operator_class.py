@@ -181,5 +181,7 @@ def test_a_number_rounded_on_the_way_bounds_the_precision(narrow: str) -> None:
     of = one(lambda x: op.multiply(op.astype(op.astype(x, narrow), F32), relax.const(2.0, F32)))
     (traits,) = traits_of(of)
     assert (traits.operator_class, traits.arithmetic) == ("elementwise", narrow)
+    (chosen,) = traits_of(one(lambda x: op.astype(op.nn.relu(op.astype(x, narrow)), F32)))
+    assert chosen.arithmetic == narrow
     (rounded,) = traits_of(one(lambda x: op.astype(op.exp(x), narrow)))
     assert rounded.arithmetic == F32

@@ -33,7 +33,8 @@ def _read(call: Any) -> Any:
         return call
     (value,), kind = call.args, str(call.ty.dtype)
     if str(value.ty.dtype) == _NARROW:
-        bits = tirx.reinterpret("uint32", tirx.Cast("float32", value)) >> _word(16)
+        # What computes `value` may move here, and has not been rounded then.
+        bits = _upper_half(tirx.Cast("float32", value)) >> _word(16)
         return tirx.Cast(kind, bits)
     if kind == _NARROW:
         bits = tirx.Cast("uint32", value) << _word(16)
@@ -46,10 +47,14 @@ def _rounded(cast: Any) -> Any:
     if str(cast.ty.dtype) != _NARROW or kind in _EXACT:
         return cast
     single = cast.value if kind == "float32" else tirx.Cast("float32", cast.value)
+    return tirx.Cast(_NARROW, tirx.reinterpret("float32", _upper_half(single)))
+
+
+def _upper_half(single: Any) -> Any:
+    """The bits of a float32, rounded to those of the upper half."""
     bits = tirx.reinterpret("uint32", single)
     odd = (bits >> _word(16)) & _word(1)
-    upper = (bits + (odd + _word(0x7FFF))) & _word(0xFFFF0000)
-    return tirx.Cast(_NARROW, tirx.reinterpret("float32", upper))
+    return (bits + (odd + _word(0x7FFF))) & _word(0xFFFF0000)
 
 
 def _word(value: int) -> Any:

@@ -162,6 +162,8 @@ class _Pairs:
         buffer = statement.buffer
         if str(buffer.dtype) != _WIDE:
             return statement
+        # What is read from it can be anything.
+        self._ranges.given.add(buffer)
         data = self.pointers[statement.data] if kind == "DeclBuffer" else None
         scope = "" if data is not None else buffer.scope()
         self._buffers[buffer] = made = tirx.decl_buffer(
@@ -180,6 +182,10 @@ class _Pairs:
         self._ranges.bind(statement.node.var, 0, max(0, min(upper, known or upper) - 1))
 
     def _loop(self, loop: Any) -> Any:
+        for each in (loop.min, loop.extent):
+            if not self._is_of_pairs(each):
+                # Rounds are counted in 32 bits.
+                self._proof.prove(each)
         first, extent = self._ranges.of(loop.min), self._ranges.of(loop.extent)
         self._ranges.bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
         return tirx.For(
