@@ -135,13 +135,6 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     """The program's JSON, its weights, and its constants."""
     names = archive.namelist()
-    size = path.stat().st_size
-    parts = archive.infolist()
-    # What is stored has the size that is read; what is compressed may say any.
-    if any(each.compress_type != zipfile.ZIP_STORED for each in parts):
-        raise InputError("its parts are compressed: save it again with torch.export.save")
-    if sum(each.file_size for each in parts) > size:
-        raise InputError("its parts are larger than the file: save or fetch it again")
     root = names[0].partition("/")[0] if names else ""
     programs = [e for e in names if re.fullmatch(rf"{re.escape(root)}/models/[^/]+\.json", e)]
     if not programs:
@@ -149,6 +142,13 @@ def _read(
     if len(programs) > 1:
         models = ", ".join(Path(each).stem for each in programs)
         raise InputError(f"it holds {len(programs)} programs ({models}): save one of them alone")
+    size = path.stat().st_size
+    parts = archive.infolist()
+    # What is stored has the size that is read; what is compressed may say any.
+    if any(each.compress_type != zipfile.ZIP_STORED for each in parts):
+        raise InputError("its parts are compressed: save it again with torch.export.save")
+    if sum(each.file_size for each in parts) > size:
+        raise InputError("its parts are larger than the file: save or fetch it again")
     name = Path(programs[0]).stem
     most = max(_MOST_OF_FILE * size, _MOST_OF_SMALL)
     state = _tensors(archive, f"{root}/data/weights/", f"{name}_weights_config.json", most)

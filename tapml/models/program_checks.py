@@ -27,7 +27,8 @@ def check_random(program: torch.export.ExportedProgram, name: str) -> None:
         draws = all(given.get(each, True) for each in ("train", "training", "dropout_p"))
         if draws and node.users:
             raise InputError(
-                f"{name} draws random numbers ({node.target}): a model has none; make them an input"
+                f"{name} draws random numbers ({node.target}): a model has none; make them an "
+                "input, or call module.eval() before it is exported"
             )
 
 

@@ -196,6 +196,13 @@ class Noisy(nn.Module):
         return x + torch.rand_like(x)
 
 
+class Frozen(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = x * 2
+        return y + 1
+
+
 class Idle(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x + 1, x
@@ -207,6 +214,7 @@ class Idle(nn.Module):
         (Counting(), "it changes count when it runs"),
         (Short(), r"does not run on numbers by seed \(IndexError: .*tapml.from_torch"),
         (Noisy(), "net draws random numbers"),
+        (Frozen(), "take torch.no_grad out of the module, or save"),
         (Idle(), "output result.1 of net is an input"),
     ],
 )
