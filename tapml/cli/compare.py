@@ -69,8 +69,8 @@ def add_parser(subparsers: Any) -> None:
         "model",
         type=Path,
         nargs="?",
-        help="a .keras, .onnx or .gguf file, or the folder of a torch module, a language model or "
-        "a finished session",
+        help="a .keras, .onnx, .gguf or .pt2 file, or the folder of a torch module, a language "
+        "model or a finished session",
     )
     parser.add_argument(
         "--backends", metavar="A,B,...", default="",

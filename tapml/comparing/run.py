@@ -211,7 +211,8 @@ def _compared(
 def model_path(model: str | Path) -> Path:
     """A model's file or folder, by its path or the name of one that ships with tapml.
 
-    Of a GGUF file it is the folder that it is converted to. Raises InputError if there is none.
+    Of a GGUF file or a .pt2 it is the folder that it is converted to. Raises InputError if there is
+    none.
     """
     path = zoo_folder(str(model)) or Path(model)
     if not path.exists():

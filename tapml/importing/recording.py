@@ -10,12 +10,11 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from tapml.importing.exporting import EntryDescription, export_program
 from tapml.importing.fixed_results import decided_results
 from tapml.importing.flat_arguments import named_results
+from tapml.models.program_checks import check_extents, check_random, check_results
 from tapml.models.program_text import read_program, write_program
 from tapml.models.recorded_module import RecordedModule, recorded, to_array
 from tapml.models.stored import Measure, ModuleTensor, StoredModule, SymbolRange
@@ -98,9 +97,9 @@ def record_module(
                 name, module, tuple(inputs), (), dynamic_shapes=_by_argument(module, shapes)
             )
         )
-    _check_random(program, name)
-    _check_signature(program, [key for key, _ in outputs], name)
-    _check_extents(program, name)
+    check_random(program, name)
+    check_results(program, [key for key, _ in outputs], name)
+    check_extents(program, name)
     # What is moved is what a folder would give.
     program = read_program(write_program(program), program.state_dict, program.constants)
     return recorded(
@@ -147,36 +146,6 @@ def _check_repeats(
             raise InputError(
                 f"output {key} of {name} differs between two runs of the same inputs: a model has "
                 "no random numbers and no state that it changes"
-            )
-
-
-def _check_random(program: torch.export.ExportedProgram, name: str) -> None:
-    """Nothing is drawn, as it would be behind a seed that the module sets itself."""
-    for node in program.graph.nodes:
-        if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-            continue
-        given = {
-            each.name: node.args[place]
-            if place < len(node.args)
-            else node.kwargs.get(each.name, each.default_value)
-            for place, each in enumerate(node.target._schema.arguments)
-        }
-        # A dropout draws while it trains, and attention with a share to drop.
-        draws = all(given.get(each, True) for each in ("train", "training", "dropout_p"))
-        if draws and node.users:
-            raise InputError(
-                f"{name} draws random numbers ({node.target}): a model has none; make them an input"
-            )
-
-
-def _check_extents(program: torch.export.ExportedProgram, name: str) -> None:
-    """No size depends on values."""
-    for node in program.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, Tensor) and free_unbacked_symbols(value):
-            raise InputError(
-                f"{name} has {node.target}, whose size depends on the values of its input: "
-                "expected sizes that follow from those of the inputs; take a fixed number"
             )
 
 
@@ -278,27 +247,3 @@ def _named_outputs(given: Any) -> list[tuple[str, Tensor]]:
     if not named:
         raise InputError("the module returns nothing: expected at least one tensor")
     return list(named.items())
-
-
-def _check_signature(
-    program: torch.export.ExportedProgram, outputs: Sequence[str], name: str
-) -> None:
-    """Every output is computed, and once."""
-    signature = program.graph_signature
-    given = {spec.arg.name for spec in signature.input_specs if spec.kind is not InputKind.TOKEN}
-    results = [
-        getattr(spec.arg, "name", "")
-        for spec in signature.output_specs
-        if spec.kind is OutputKind.USER_OUTPUT
-    ]
-    for at, each in enumerate(results[: len(outputs)]):
-        if not each or each in given:
-            raise InputError(
-                f"output {outputs[at]} of {name} is an input, a weight or a constant as it is: "
-                "return what is computed"
-            )
-        if each in results[:at]:
-            raise InputError(
-                f"outputs {outputs[results.index(each)]} and {outputs[at]} of {name} are one "
-                "tensor: return it once"
-            )

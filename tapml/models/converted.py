@@ -11,6 +11,7 @@ from typing import Final
 from tapml.durable.files import replace_folder
 from tapml_targets.cache_folder import cache_folder
 from tapml_targets.errors import InputError, SetupError
+from tapml_targets.installed import versions_text
 
 GGUF: Final = ".gguf"
 EXPORTED: Final = ".pt2"
@@ -21,7 +22,9 @@ _CODE: Final = (
     "gguf/convert.py",
     "gguf/tokenizer.py",
     "mlc_folder.py",
+    "program_checks.py",
     "program_text.py",
+    "recorded_module.py",
 )
 
 
@@ -95,4 +98,7 @@ def _digest(files: list[Path]) -> str:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
     for name in _CODE:
         digest.update((Path(__file__).parent / name).read_bytes())
+    if any(path.suffix.lower() == EXPORTED for path in files):
+        # A recorded program is read by the PyTorch that wrote it.
+        digest.update(versions_text("torch").encode())
     return digest.hexdigest()

@@ -8,9 +8,10 @@ nothing in a file can run; :mod:`tapml.models.program_text` reads the graph.
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -19,11 +20,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tapml.models.program_checks import check_extents, check_random, check_results
 from tapml.models.program_text import MAX_PROGRAM_BYTES, read_program
 from tapml.models.recorded_module import recorded, to_array
 from tapml.models.said_by import said_by
 from tapml.models.stored import ModuleTensor, StoredModule, SymbolRange
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, SetupError
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -40,6 +42,11 @@ _SHORTEST: Final = 2
 _NO_LIMIT: Final = 1 << 31
 _SAMPLES: Final = 2
 _DEEPEST: Final = 32
+# Bytes of all tensors, of a file's and at least.
+_MOST_OF_FILE: Final = 16
+_MOST_OF_SMALL: Final = 1 << 28
+# Numbers of the inputs of one run.
+_MOST_NUMBERS: Final = 1 << 27
 
 
 def convert_exported(path: Path, folder: Path) -> None:
@@ -54,30 +61,67 @@ def convert_exported(path: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             data, state, constants = _read(archive, path)
+        _to_processor(data)
         results = _tensors_alone(data["graph_module"])
         signature = _signature(data, results, {**state, **constants}, path)
         program = read_program(json.dumps(data).encode(), state, constants)
-        module = program.module(check_guards=False)
+        check_random(program, signature.name)
+        check_extents(program, signature.name)
+        check_results(program, results, signature.name)
         samples = tuple(_by_seed(signature, _hints(data), seed) for seed in range(_SAMPLES))
-        kept = {name: each.clone() for name, each in module.named_buffers()}
-        with torch.no_grad():
-            given = [module(*map(torch.from_numpy, inputs)) for inputs, _ in samples]
-        for name, each in module.named_buffers():
-            if not torch.equal(each, kept[name]):
-                raise _changes(name)
-        expected = tuple(tuple(map(to_array, each)) for each in given)
+        expected = _results(program, samples)
         recorded(signature, program, samples, expected, folder).write(folder)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError) as error:
         raise InputError(
             f"{path} is no whole archive of torch.export.save ({error}): save or fetch it again"
         ) from error
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (OSError, SetupError):
+        raise
+    except Exception as error:  # of any class, from zipfile and PyTorch, for a malformed file
         raise InputError(
             f"{path} cannot be read ({type(error).__name__}: {said_by(error)}): {_AGAIN}"
             f"{torch.__version__}"
         ) from error
+
+
+def _results(
+    program: torch.export.ExportedProgram, samples: Sequence[tuple[tuple[Array, ...], str]]
+) -> tuple[tuple[Array, ...], ...]:
+    """What the program gives for its samples."""
+    module = program.module(check_guards=False)
+    kept = {name: each.clone() for name, each in module.named_buffers()}
+    found = []
+    try:
+        with torch.no_grad():
+            for inputs, _ in samples:
+                # A program may change what it is given.
+                given = [torch.from_numpy(each.copy()) for each in inputs]
+                found.append(tuple(map(to_array, module(*given))))
+    except Exception as error:  # an operator may ask anything of its numbers
+        raise InputError(
+            f"it does not run on numbers by seed ({type(error).__name__}: {said_by(error)}): "
+            "record it with inputs of its own (tapml.from_torch)"
+        ) from error
+    for name, each in module.named_buffers():
+        if to_array(each).tobytes() != to_array(kept[name]).tobytes():
+            raise _changes(name)
+    return tuple(found)
+
+
+def _to_processor(data: Any) -> None:
+    """Make the processor the device of everything, in place, whatever it was exported on."""
+    pending = [data]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, list):
+            pending += each
+        elif isinstance(each, dict):
+            for key in ("device", "as_device"):
+                if isinstance(each.get(key), dict):
+                    each[key] = {"type": "cpu", "index": None}
+            pending += each.values()
 
 
 def _changes(name: str) -> InputError:
@@ -91,25 +135,42 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     """The program's JSON, its weights, and its constants."""
     names = archive.namelist()
-    if sum(each.file_size for each in archive.infolist()) > path.stat().st_size:
-        raise InputError("its parts are larger than the file: save it again, without compression")
     root = names[0].partition("/")[0] if names else ""
     programs = [e for e in names if re.fullmatch(rf"{re.escape(root)}/models/[^/]+\.json", e)]
     if not programs:
-        if any(each.startswith(f"{root}/data/aotinductor/") for each in names):
-            raise InputError(
-                "it holds compiled code of one machine (AOTInductor) and no graph: torch.export."
-                "save the program that it was made of"
-            )
-        raise InputError(f"it holds no exported program: {_AGAIN}{torch.__version__}")
+        raise InputError(_instead(names, root))
     if len(programs) > 1:
         models = ", ".join(Path(each).stem for each in programs)
         raise InputError(f"it holds {len(programs)} programs ({models}): save one of them alone")
+    size = path.stat().st_size
+    parts = archive.infolist()
+    # What is stored has the size that is read; what is compressed may say any.
+    if any(each.compress_type != zipfile.ZIP_STORED for each in parts):
+        raise InputError("its parts are compressed: save it again with torch.export.save")
+    if sum(each.file_size for each in parts) > size:
+        raise InputError("its parts are larger than the file: save or fetch it again")
     name = Path(programs[0]).stem
-    state = _tensors(archive, f"{root}/data/weights/", f"{name}_weights_config.json")
-    constants = _tensors(archive, f"{root}/data/constants/", f"{name}_constants_config.json")
-    data = _json(archive, programs[0])
-    return data, state, constants
+    most = max(_MOST_OF_FILE * size, _MOST_OF_SMALL)
+    state = _tensors(archive, f"{root}/data/weights/", f"{name}_weights_config.json", most)
+    constants = _tensors(archive, f"{root}/data/constants/", f"{name}_constants_config.json", most)
+    return _json(archive, programs[0]), state, constants
+
+
+def _instead(names: Sequence[str], root: str) -> str:
+    """What an archive without a program is, and what to do."""
+    if any(each.startswith(f"{root}/data/aotinductor/") for each in names):
+        return (
+            "it holds compiled code of one machine (AOTInductor) and no graph: torch.export.save "
+            "the program that it was made of"
+        )
+    script = any(each.startswith(f"{root}/code/") for each in names)
+    if script or f"{root}/data.pkl" in names:
+        kind = "TorchScript" if script else "a pickle of torch.save"
+        return (
+            f"it is {kind}, which could run code when it is read: build its module in Python, and "
+            "torch.export.save what torch.export.export makes of it"
+        )
+    return f"it holds no exported program: {_AGAIN}{torch.__version__}"
 
 
 def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
@@ -121,14 +182,14 @@ def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
     return data
 
 
-def _tensors(archive: zipfile.ZipFile, folder: str, config: str) -> dict[str, Tensor]:
-    """Tensors by name; several may lie in one file, as views of one storage."""
+def _tensors(archive: zipfile.ZipFile, folder: str, config: str, most: int) -> dict[str, Tensor]:
+    """Tensors by name, of at most so many bytes; several may lie in one file, as views of it."""
     if folder + config not in archive.namelist():
         raise InputError(
             f"it has no {config}, as files of PyTorch before 2.9: {_AGAIN}{torch.__version__}"
         )
     storages: dict[str, bytearray] = {}
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, payload in _json(archive, folder + config)["config"].items():
         meta, file = payload["tensor_meta"], str(payload["path_name"])
         if payload["use_pickle"] or meta is None:
@@ -139,7 +200,8 @@ def _tensors(archive: zipfile.ZipFile, folder: str, config: str) -> dict[str, Te
             raise InputError(f"{name} is sparse or of another layout: expected a dense tensor")
         if file not in storages:
             storages[file] = bytearray(archive.read(folder + file))
-        found[name] = _view(storages[file], meta, name)
+        found[name] = _view(storages[file], meta, name, most)
+        most -= found[name].nbytes
     return found
 
 
@@ -147,7 +209,7 @@ def _tensors(archive: zipfile.ZipFile, folder: str, config: str) -> dict[str, Te
 _STRIDED: Final = 7
 
 
-def _view(storage: bytearray, meta: Mapping[str, Any], name: str) -> Tensor:
+def _view(storage: bytearray, meta: Mapping[str, Any], name: str, most: int) -> Tensor:
     """A tensor as its description places it in a storage, checked against the storage's size."""
     dtype = getattr(torch, _dtype(meta, name))
     sizes = [int(each["as_int"]) for each in meta["sizes"]]
@@ -162,6 +224,12 @@ def _view(storage: bytearray, meta: Mapping[str, Any], name: str) -> Tensor:
         raise InputError(
             f"{name} of shape {sizes} takes {(last + 1) * dtype.itemsize} bytes, and the file has "
             f"{len(storage)} of it: save or fetch it again"
+        )
+    # Views overlap, as those of a step of 0 do, and each becomes a tensor of its own.
+    if math.prod(sizes) * dtype.itemsize > most:
+        raise InputError(
+            f"{name} of shape {sizes} repeats numbers: its tensors are more than {_MOST_OF_FILE} "
+            "times the file"
         )
     count = len(storage) // dtype.itemsize
     whole = torch.frombuffer(storage, dtype=dtype, count=count)
@@ -285,7 +353,8 @@ def _hints(data: Mapping[str, Any]) -> dict[str, int]:
             extent = _extent(size, name)
             hint = (size.get("as_expr") or {}).get("hint") or {}
             if isinstance(extent, str):
-                found.setdefault(extent, max(int(hint.get("as_int", _SHORTEST)), _SHORTEST))
+                least = _range(data, extent).least
+                found.setdefault(extent, max(int(hint.get("as_int", least)), least))
     return found
 
 
@@ -322,9 +391,17 @@ def _by_seed(
 ) -> tuple[tuple[Array, ...], str]:
     """Normal numbers; 0 and 1 for whole numbers, which every table has."""
     random = np.random.default_rng(seed)
+    shapes = [
+        tuple(hints[size] if isinstance(size, str) else size for size in each.shape)
+        for each in signature.inputs
+    ]
+    if sum(map(math.prod, shapes)) > _MOST_NUMBERS:
+        raise InputError(
+            f"its inputs are {signature.signature}: expected at most {_MOST_NUMBERS} numbers; "
+            "export it for smaller ones"
+        )
     arrays = []
-    for each in signature.inputs:
-        shape = tuple(hints[size] if isinstance(size, str) else size for size in each.shape)
+    for each, shape in zip(signature.inputs, shapes, strict=True):
         real = "float" in each.dtype
         made = random.standard_normal(shape) if real else random.integers(0, 2, shape)
         arrays.append(made.astype(each.dtype))

@@ -122,8 +122,7 @@ def load_any(
     if mlc_llm and quantize:
         raise InputError("--mlc-llm takes float weights: leave --quantize out")
     if folder.is_file():
-        file = load_onnx(folder, given)
-        return _module(file, dtype, context_length, file.without_fixed(given))
+        return _module(load_onnx(folder, given), dtype, context_length, given)
     if (folder / PROGRAM).is_file():
         return _module(load_recorded(folder), dtype, context_length, given)
     checkpoint = inspect_checkpoint(folder)

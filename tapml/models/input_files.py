@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -36,10 +37,23 @@ def read_inputs(path: Path) -> Array | dict[str, Array]:
         if size > _LARGEST:
             raise InputError(f"{path} holds more than {_LARGEST} bytes: expected one input")
         found = np.load(path, allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else dict(found.items())
+        if isinstance(found, np.ndarray):
+            return found
+        arrays = dict(found.items())
+        for name, each in arrays.items():
+            if not isinstance(each, np.ndarray):  # NumPy gives the bytes of any other file.
+                raise InputError(f"{path} holds {name[:100]!r}, which is no array")
+        return arrays
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        ValueError,
+        EOFError,
+        MemoryError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise InputError(
             f"{path} holds no arrays in NumPy's format without objects: write it with numpy.save "
             "or numpy.savez"

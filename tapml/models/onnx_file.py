@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from torch import nn
 
 from tapml.models.entries import EntryModule
+from tapml.models.fixed_input import FixedInput
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.onnx_control_flow import has_control_flow, write_out_control_flow
 from tapml.models.onnx_fixed import fix_inputs
@@ -62,6 +63,7 @@ _ALLOWED: Final = {
 }
 # Graphs inside of one another.
 _DEEPEST: Final = 16
+_MOST_INPUTS: Final = 256
 _FLOATS: Final = ("float32", "float16")
 _REMEDIES: Final = {
     "float64": "export the model with float32 inputs, or convert it to float32",
@@ -82,20 +84,11 @@ class OnnxModel(LoadedModule):
         The same before, with all tensors in it.
     outside
         Names of the files that tensors lay in.
-    fixed
-        Names of inputs of the file that are constants of the model.
     """
 
     folded: Any = field(kw_only=True)
     original: Any = field(kw_only=True)
     outside: tuple[str, ...] = field(default=(), kw_only=True)
-    fixed: tuple[str, ...] = field(default=(), kw_only=True)
-
-    def without_fixed(
-        self, given: Sequence[tuple[Array | dict[str, Array], str]]
-    ) -> list[tuple[Array | dict[str, Array], str]]:
-        """Inputs of the file without those that are constants of the model."""
-        return [(_without(arrays, self.fixed), text) for arrays, text in given]
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -106,7 +99,8 @@ class OnnxModel(LoadedModule):
     def identity(self) -> str:
         """Everything but weights and code that the entry depends on."""
         graph = self.folded.SerializeToString(deterministic=True)
-        return f"{super().identity} {hashlib.sha256(graph).hexdigest()}"
+        fixed = f" {self.stored.fixed}" if self.stored.fixed else ""
+        return f"{super().identity} {hashlib.sha256(graph).hexdigest()}{fixed}"
 
     def entry_modules(self) -> tuple[EntryModule, ...]:
         """None in PyTorch: :mod:`tapml.importing.onnx_import` imports the graph."""
@@ -137,18 +131,6 @@ def _by_name(model: Any, given: Array | Mapping[str, Array]) -> Array | Mapping[
     if isinstance(given, Mapping) or len(model.graph.input) != 1:
         return given
     return {str(model.graph.input[0].name): given}
-
-
-def _named(inputs: Sequence[tuple[Any, str]]) -> Mapping[str, Array]:
-    """The first inputs, if they have names."""
-    first = inputs[0][0] if inputs else {}
-    return first if isinstance(first, Mapping) else {}
-
-
-def _without(given: Any, names: Collection[str]) -> Any:
-    if not isinstance(given, Mapping):
-        return given
-    return {name: each for name, each in given.items() if name not in names}
 
 
 def _allowed(node: Any) -> float:
@@ -195,19 +177,27 @@ def _load(
     name = path.stem
     without_text(original)
     settle_weights(original)
+    if len(original.graph.input) > _MOST_INPUTS:
+        raise InputError(
+            f"{path} has {len(original.graph.input)} inputs: expected at most {_MOST_INPUTS}"
+        )
     widened = widen(original)
-    named = [(_by_name(original, arrays), text) for arrays, text in inputs]
-    fixed = fix_inputs(original, _named(named), name, branches=branches)
+    inputs = [(_by_name(original, arrays), text) for arrays, text in inputs]
+    first: Any = inputs[0][0] if inputs else None
+    named = first if isinstance(first, Mapping) else {}
+    with reading(path):
+        fixed = fix_inputs(original, named, name, branches=branches)
     if branches and not fixed:
         return _load(path, inputs, branches=False)
-    inputs = [(_without(arrays, fixed), text) for arrays, text in named]
-    ports = _fix_shapes(original, inputs[0][0] if inputs else None, name)
+    if fixed:
+        first = {key: each for key, each in named.items() if key not in fixed}
+    ports = _fix_shapes(original, first, name)
     folded = type(original)()
     folded.CopyFrom(original)
     with reading(path):
         write_out_ml(folded)
         folded = with_defined(folded)
-    folded = _written_out(_fold_as_read(folded, path), path, _probe(ports, inputs))
+    folded = _written_out(_fold_as_read(folded, path), path, _probe(ports, first))
     # Of the file: onnxruntime widens what it has no half-precision kernel for.
     dtypes = {str(_dtype_of(each.data_type)) for each in original.graph.initializer}
     outputs = [ModuleTensor(each.name, _element(each, path)) for each in folded.graph.output]
@@ -220,6 +210,7 @@ def _load(
             measure=_MEASURE,
             labels=(),
             weights_hash=_hash(folded),
+            fixed=tuple(FixedInput.of(key, value) for key, value in fixed.items()),
         ).to_json()
     )
     given = [(signature.fitted(arrays), text) for arrays, text in inputs] or _seeded(signature)
@@ -249,7 +240,6 @@ def _load(
         folded=folded,
         original=original,
         outside=outside,
-        fixed=tuple(fixed),
     )
 
 
@@ -394,14 +384,13 @@ def _fold_as_read(model: Any, path: Path) -> Any:
         ) from error
 
 
-def _probe(ports: Sequence[ModuleTensor], inputs: Sequence[tuple[Any, str]]) -> dict[str, Array]:
+def _probe(ports: Sequence[ModuleTensor], given: Any) -> dict[str, Array]:
     """Inputs to find the extents and dtypes of all values with: the first given, or zeros."""
     probe = {
         each.name: np.zeros(tuple(int(extent) for extent in each.shape), each.dtype)
         for each in ports
     }
-    if inputs:
-        given = inputs[0][0]
+    if given is not None:
         named = given if isinstance(given, Mapping) else {ports[0].name: given}
         probe |= {name: np.asarray(each, probe[name].dtype) for name, each in named.items()}
     return probe

@@ -49,7 +49,7 @@ def fix_inputs(
     Raises
     ------
     InputError
-        If one has no value.
+        If one has no value, or one of another shape or with numbers that its dtype cannot hold.
     """
     import onnx
 
@@ -64,16 +64,36 @@ def fix_inputs(
                 "which are fixed here: give its value (--input inputs.npz)"
             )
         array = np.asarray(given[value.name])
-        wanted = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if array.size > _MOST or array.dtype.kind not in "iub":
             continue
-        fixed[value.name] = array.astype(wanted)
+        fixed[value.name] = _fitted(value, array, name)
         model.graph.input.remove(value)
         tensor = onnx.numpy_helper.from_array(fixed[value.name], value.name)
         model.graph.initializer.append(tensor)
     while branches and _take_branches(model):
         pass
     return fixed
+
+
+def _fitted(value: Any, array: Array, name: str) -> Array:
+    """An array in the dtype of an input."""
+    import onnx
+
+    wanted = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    fitted = array.astype(wanted)
+    if not np.array_equal(fitted, array):
+        raise InputError(f"input {value.name} of {name} has numbers that no {wanted} holds")
+    extents = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    known = value.type.tensor_type.HasField("shape")
+    if known and (
+        len(extents) != array.ndim
+        or any(own not in (0, got) for own, got in zip(extents, array.shape, strict=True))
+    ):
+        shown = [each or "any" for each in extents]
+        raise InputError(
+            f"input {value.name} of {name} has the shape {list(array.shape)}: expected {shown}"
+        )
+    return fitted
 
 
 def _decided(graph: Any, source: str) -> Iterator[str]:
@@ -146,10 +166,10 @@ def _computed(model: Any) -> dict[str, Array]:
     needed: list[Any] = []
     for node in reversed(nodes):
         if not read.isdisjoint(node.output):
-            needed.insert(0, node)
+            needed.append(node)
             read.update(node.input)
     graph = onnx.helper.make_graph(
-        needed,
+        needed[::-1],
         "conditions",
         [],
         [onnx.helper.make_tensor_value_info(e, onnx.TensorProto.BOOL, None) for e in wanted],

@@ -149,6 +149,8 @@ def _check(value: Any) -> None:
 def _check_member(owner: Mapping[str, Any], key: str, value: Any) -> None:
     if key == "target" and "inputs" in owner and not _matches(_TARGET, value):
         remedy = "; take torch.autocast out of the module" if "autocast" in str(value) else ""
+        if "set_grad_enabled" in str(value):
+            remedy = "; take torch.no_grad out of the module, or save program.run_decompositions()"
         raise InputError(f"a recorded program calls {str(value)[:80]!r}: {_ONLY}{remedy}")
     if key == "expr_str" and not _matches(_EXPRESSION, value):
         raise InputError(f"a recorded size is {str(value)[:80]!r}: {_ONLY}")

@@ -262,10 +262,10 @@ def load_several(
             continue
         if trying is not None:
             trying(number + 1, ", ".join(each.name for each in inputs))
-        arrays = [_array(each, module.config, 0) for each in inputs]
-        given = zip(inputs, arrays, strict=True)
         try:
-            tensors = {k.name: torch.from_numpy(v) for k, v in given}
+            tensors = {
+                each.name: torch.from_numpy(_array(each, module.config, 0)) for each in inputs
+            }
             with torch.no_grad():
                 found, again = (
                     results(module(**{k: v.clone() for k, v in tensors.items()})) for _ in range(2)

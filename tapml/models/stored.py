@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
+from tapml.models.fixed_input import FixedInput, without_fixed
 from tapml.models.inputs import (
     DECODE,
     MASKED,
@@ -335,6 +336,8 @@ class StoredModule(StoredModel):
         A name for each class, if the first output chooses one.
     symbols
         Range of each symbol in the inputs' shapes.
+    fixed
+        Inputs that may be given by name, of no other numbers than these.
     context_length
         Always 1.
     """
@@ -349,6 +352,8 @@ class StoredModule(StoredModel):
     symbols: Annotated[tuple[SymbolRange, ...], Meta(max_length=64)] = ()
     context_length: Literal[1] = 1
     workload: Literal["module"] = "module"
+    # Whatever a result depends on of them is in the graph.
+    fixed: Annotated[tuple[FixedInput, ...], Meta(max_length=256)] = field(default=(), repr=False)
 
     @property
     def signature(self) -> str:
@@ -379,6 +384,7 @@ class StoredModule(StoredModel):
                     f"{len(arrays)} inputs for {self.name}: expected {len(names)}, {self.signature}"
                 )
             return dict(zip(names, arrays, strict=True))
+        arrays = without_fixed(arrays, self.fixed, self.name)
         if set(arrays) != set(names):
             raise InputError(
                 f"inputs {', '.join(sorted(map(str, arrays))) or 'none'} for {self.name}: expected "

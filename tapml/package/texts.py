@@ -15,7 +15,7 @@ from tapml_targets.platforms import browser_standard
 
 # Run by the person who unpacks the package; tapml itself never runs a file of a package.
 RUN_SCRIPT: Final = '''\
-"""Generates text with the package this file lies in: python run.py "The beginning of a text"."""
+"""Runs the package this file lies in: python run.py "The beginning of a text", or x.npy."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,8 @@ except ModuleNotFoundError:
 package = str(Path(__file__).resolve().parent)
 arguments = sys.argv[1:]
 if len(arguments) == 1 and not arguments[0].startswith("-"):
-    arguments = ["--prompt", arguments[0]]
+    arrays = arguments[0].endswith((".npy", ".npz"))
+    arguments = ["--input" if arrays else "--prompt", arguments[0]]
 sys.exit(main(["run", package, *arguments]))
 '''
 
@@ -57,7 +58,7 @@ On the command line:
 Validated on {device} ({vendor}, driver {driver}):
     {verdict}
 
-Text: {tokenizer}
+{taken}: {tokenizer}
 
 {notes}\
 package.json holds the sizes and a SHA-256 of every file. It is checked when the package is loaded;
@@ -92,6 +93,7 @@ def readme(manifest: Manifest, licences: Iterable[str], notes: Iterable[str] = (
         vendor=manifest.device.vendor_platform,
         driver=manifest.device.driver_version,
         verdict=manifest.verdict.get("text", ""),
+        taken="Input" if isinstance(manifest.model, StoredModule) else "Text",
         tokenizer=manifest.tokenizer.text,
         notes=_noted(notes),
         licence=_licence(licences),

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ class Several(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor | None, scale: Tensor) -> dict[str, Any]:
         hidden = self.table(ids) * self.ramp * scale + torch.tensor([1.0, 2, 3, 4])
+        hidden = hidden + torch.arange(4.0, device=hidden.device)
         return {"logits": self.head(hidden), "more": (hidden.mean(), None)}
 
 
@@ -58,8 +58,12 @@ def converted(path: Path, content: bytes) -> RecordedModule:
     return load_recorded(folder)
 
 
-def test_a_saved_program_computes_what_its_module_computes(tmp_path: Path, file: bytes) -> None:
-    model = converted(tmp_path / "net.pt2", file)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_saved_program_computes_what_its_module_computes(
+    tmp_path: Path, file: bytes, device: str
+) -> None:
+    there = replaced('"type": "cpu"', f'"type": "{device}"')
+    model = converted(tmp_path / "net.pt2", changed(file, ".json", there))
     (batch,) = model.stored.symbols
     assert (model.name, batch.least, batch.largest) == ("net", 2, 64)
     assert [each.name for each in model.stored.inputs] == ["ids", "scale"]
@@ -76,13 +80,24 @@ def test_a_saved_program_computes_what_its_module_computes(tmp_path: Path, file:
     assert torch.equal(ours[1], own["more"][0])
 
 
-def changed(content: bytes, part: str, change: Callable[[bytes], bytes]) -> bytes:
+def changed(
+    content: bytes, part: str, change: Callable[[bytes], bytes], kind: int = zipfile.ZIP_STORED
+) -> bytes:
     """The archive with another content of the part whose name ends so."""
     stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w") as new:
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(stream, "w", kind) as new:
         for each in old.namelist():
             data = old.read(each)
             new.writestr(each, change(data) if each.endswith(part) else data)
+    return stream.getvalue()
+
+
+def archived(*names: str) -> bytes:
+    """An archive of other files."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as new:
+        for each in names:
+            new.writestr(each, b"")
     return stream.getvalue()
 
 
@@ -90,11 +105,30 @@ def replaced(old: str, new: str) -> Callable[[bytes], bytes]:
     return lambda data: json.dumps(json.loads(data)).replace(old, new).encode()
 
 
+def repeated(data: bytes) -> bytes:
+    """Weights that are their first number, many times."""
+    weights = json.loads(data)
+    for each in weights["config"].values():
+        each["tensor_meta"] |= {"sizes": [{"as_int": 1 << 40}], "strides": [{"as_int": 0}]}
+    return json.dumps(weights).encode()
+
+
+def huge(data: bytes) -> bytes:
+    """A program whose first input has more numbers than any memory."""
+    program = json.loads(data)
+    graph = program["graph_module"]["graph"]
+    graph["tensor_values"]["ids"]["sizes"] = [{"as_int": 1 << 30}] * 2
+    return json.dumps(program).encode()
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda file: file[: len(file) // 2], "no whole archive"),
         (lambda _: b"weights", "no whole archive"),
+        (lambda _: archived("net/data.pkl"), "it is a pickle of torch.save.*build its module"),
+        (lambda _: archived("net/data.pkl", "net/code/net.py"), "it is TorchScript"),
+        (lambda _: archived("serialized_state_dict.pt"), "no exported program: torch.export.load"),
         (lambda file: changed(file, "weight_0", lambda data: data[:64]), "table.weight.*has 64"),
         (
             lambda file: changed(
@@ -112,6 +146,9 @@ def replaced(old: str, new: str) -> Callable[[bytes], bytes]:
             ),
             "an extent of ids is computed from others",
         ),
+        (lambda file: changed(file, "", bytes, zipfile.ZIP_DEFLATED), "its parts are compressed"),
+        (lambda file: changed(file, "weights_config.json", repeated), "weight.* repeats numbers"),
+        (lambda file: changed(file, "models/model.json", huge), "expected at most 134217728"),
         (
             lambda file: changed(file, "models/model.json", lambda _: b"[]"),
             "holds no JSON object",
@@ -144,7 +181,47 @@ class Counting(nn.Module):
         return x * self.count
 
 
-def test_a_program_that_changes_its_state_is_refused_by_its_name(tmp_path: Path) -> None:
-    content = saved(Counting(), (torch.from_numpy(np.ones(3, np.float32)),))
-    with pytest.raises(InputError, match="it changes count when it runs"):
+class Short(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.table(ids.long() + 9)
+        return found
+
+
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+
+class Frozen(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = x * 2
+        return y + 1
+
+
+class Idle(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + 1, x
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (Counting(), "it changes count when it runs"),
+        (Short(), r"does not run on numbers by seed \(IndexError: .*tapml.from_torch"),
+        (Noisy(), "net draws random numbers"),
+        (Frozen(), "take torch.no_grad out of the module, or save"),
+        (Idle(), "output result.1 of net is an input"),
+    ],
+)
+def test_what_cannot_move_is_refused_by_its_name(
+    tmp_path: Path, module: nn.Module, said: str
+) -> None:
+    content = saved(module, (torch.zeros(3),))
+    with pytest.raises(InputError, match=said) as caught:
         converted(tmp_path / "net.pt2", content)
+    assert "\n" not in str(caught.value)

@@ -167,9 +167,18 @@ def test_inputs_that_decide_extents_or_a_branch_are_constants_of_the_model(tmp_p
     given = {"x": np.ones((2, 4), np.float32), "rate": np.array(16), "shape": np.array([3, 4])}
     np.savez(tmp_path / "inputs.npz", **given)  # type: ignore[arg-type]
     model = load_any(tmp_path / "net.onnx", inputs=[tmp_path / "inputs.npz"])
+    assert isinstance(model, OnnxModel)
     assert model.stored.facts()["input"] == "x float32 [2, 4]"
     assert any("rate is 16 from now on" in each for each in model.notes)
     assert root_wrapper(model) < 1e-6
     root(model, import_model(model))
     with pytest.raises(InputError, match=r"input shape of net decides extents.*--input"):
         load_any(tmp_path / "net.onnx")
+    # A later input has no other value of it, and the first one fits the file.
+    assert [each.name for each in model.signature.fixed] == ["rate", "shape"]
+    np.savez(tmp_path / "other.npz", **given | {"rate": np.array(8)})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"input rate of net is 8 \[\]: expected 16 \[\]"):
+        load_any(tmp_path / "net.onnx", inputs=[tmp_path / "inputs.npz", tmp_path / "other.npz"])
+    np.savez(tmp_path / "other.npz", **given | {"shape": np.array([8])})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"input shape of net has the shape \[1\]: expected \[2"):
+        load_any(tmp_path / "net.onnx", inputs=[tmp_path / "other.npz"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tapml.execute.arrays import Array
+from tapml.models.fixed_input import FixedInput
 from tapml.models.stored import (
     ModuleTensor,
     StoredEncoder,
@@ -42,6 +44,11 @@ FREE = StoredModule(
     "ab",
     (SymbolRange("n", 2, 8),),
 )
+# What a file's further inputs are in it.
+FIXED = replace(
+    MODULE,
+    fixed=(FixedInput.of("rate", np.array(16000)), FixedInput.of("wide", np.array([True]))),
+)
 
 
 class Doubling:
@@ -62,7 +69,7 @@ class Doubling:
         return doubled | ({"count": np.array([len(inputs["at"])])} if "at" in inputs else {})
 
 
-@pytest.mark.parametrize("stored", [ENCODER, MODULE, FREE])
+@pytest.mark.parametrize("stored", [ENCODER, MODULE, FREE, FIXED])
 def test_a_stored_model_survives_json_and_finds_its_workload(
     stored: StoredEncoder | StoredModule,
 ) -> None:
@@ -138,6 +145,17 @@ def test_what_another_kind_takes_is_refused() -> None:
         InputError, match=r"float64 \[3\] for net: expected numbers x float32 \[2, 3\]"
     ):
         ModuleWorkload(MODULE).from_arguments((), (), np.zeros(3), None)
+
+
+def test_a_fixed_input_may_be_given_with_the_numbers_that_it_has() -> None:
+    workload, x = ModuleWorkload(FIXED), np.ones((2, 3))
+    for more in ({}, {"rate": np.array(16000)}, {"rate": np.array(16000), "wide": np.array([1])}):
+        case = workload.from_arguments((), (), {"x": x, **more}, None)
+        assert list(workload.inputs(case)) == ["x"]
+    for rate in (np.array(8000), np.array([16000]), np.zeros(10**6)):
+        with pytest.raises(InputError, match=r"input rate of net is .*: expected 16000 \[\]") as at:
+            workload.from_arguments((), (), {"x": x, "rate": rate}, None)
+        assert len(str(at.value)) < 300
 
 
 @pytest.mark.parametrize(

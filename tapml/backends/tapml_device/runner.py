@@ -49,9 +49,10 @@ def _read_part(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
         # Outputs that were added have no types, which a file must have.
         path.write_bytes(onnx.shape_inference.infer_shapes(part).SerializeToString())
         model = load_onnx(path, [(dict(inputs), "the first instances")])
-    if model.fixed:
+    if model.stored.fixed:
         # Other instances may have other values of it.
-        raise UnsupportedOperatorError(f"{model.fixed[0]} decides extents, axes or a branch")
+        name = model.stored.fixed[0].name
+        raise UnsupportedOperatorError(f"{name} decides extents, axes or a branch")
     return import_model(model)
 
 
