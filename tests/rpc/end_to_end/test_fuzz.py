@@ -61,6 +61,7 @@ class SlowServer:
 
     answers: list[dict[str, object] | None]
     hellos: int = 0
+    closed: bool = False
 
     def send(self, socket: Socket, frames: tuple[bytes, ...]) -> bool:
         self.hellos += wire.unpack(frames[0])["type"] == "hello"
