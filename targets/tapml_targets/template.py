@@ -52,11 +52,18 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its exit code; raises subprocess.TimeoutExpired after so many seconds."""
-        if self._code is None:
-            poll = select.poll()
-            poll.register(self._status, select.POLLIN)
+        with self._lock:
+            if self._code is not None:
+                return self._code
+            # Another thread closes the descriptor, and its number may become another file's.
+            status = os.dup(self._status)
+        poll = select.poll()
+        poll.register(status, select.POLLIN)
+        try:
             if not poll.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        finally:
+            os.close(status)
         with self._lock:
             if self._code is None:
                 told = os.read(self._status, _NUMBER.size)
@@ -68,7 +75,9 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send it a signal unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # The template may have waited for it, and not yet told.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it without warning."""

@@ -140,7 +140,15 @@ class Clients(Generic[Kind]):
             self.settle(client)
 
         def wait() -> None:
-            self._forwarder.post(partial(follow, work()))
+            try:
+                what = work()
+            except Exception as error:  # the session that is guarded ends with it
+                what = partial(_raise, error)
+            self._forwarder.post(partial(follow, what))
 
         # One that stays would be one for each session that there ever was at the same time.
         threading.Thread(target=wait, name="tapml-background", daemon=True).start()
+
+
+def _raise(error: Exception) -> None:
+    raise error

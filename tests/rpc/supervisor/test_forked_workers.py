@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,14 @@ def test_where_it_does_not_answer_workers_are_programs(monkeypatch: pytest.Monke
         assert not is_forked(worker) and not template._is_usable
         worker.let_go().join()
         template.close()
+
+
+def test_one_that_has_ended_and_is_not_told_yet_is_killed_without_an_error() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    status, telling = os.pipe()
+    process = ForkedProcess(ended.pid, status)
+    process.kill()
+    assert process.poll() is None
+    os.close(telling)
+    assert process.wait() == -signal.SIGKILL
