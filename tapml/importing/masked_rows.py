@@ -28,6 +28,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.importing.origins import module_line
 from tapml.importing.picked_rows import Count, Picked, asked
+from tapml.importing.replaced_forward import replaced_forward
 from tapml_targets.errors import UnsupportedOperatorError
 
 # Each row of the result is made of the same row of the operands, or of the first one alone.
@@ -142,7 +143,7 @@ class MaskedRows(TorchFunctionMode):
         UnsupportedOperatorError
             If they are one, or if something is done with them that needs their number.
         """
-        held, forward = vars(module).get("forward"), module.forward
+        forward = module.forward
 
         @wraps(forward)
         def watched(*args: Any, **given: Any) -> Any:
@@ -154,14 +155,8 @@ class MaskedRows(TorchFunctionMode):
                 )
             return result
 
-        module.forward = watched
-        try:
-            with self:
-                yield
-        finally:
-            del module.forward
-            if held is not None:
-                module.forward = held
+        with replaced_forward(module, watched), self:
+            yield
 
     def rows(self, tensor: Any) -> Picked | None:
         """The mask of a tensor's rows, if a mask picked them."""

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tapml.importing.origins import module_line
+from tapml.importing.replaced_forward import replaced_forward
 from tapml_targets.errors import UnsupportedOperatorError
 
 _NUMBERS: Final = frozenset(
@@ -78,7 +79,7 @@ class _Numbers(NamedTuple):
 
 
 class _Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Knows what follows from the inputs, whoever computes it: a scripted function, too."""
+    """Knows which values follow from the inputs, those of scripted functions included."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -175,21 +176,15 @@ class TakenBranches(TorchFunctionMode):
             if as_run:
                 _as_it_runs(stack)
             self._record(module, inputs)
-            held, forward = vars(module).get("forward"), module.forward
+            forward = module.forward
 
             @wraps(forward)
             def watched(*args: Any, **given: Any) -> Any:
                 self._next, self._conditions, self.places = 0, [], []
                 return self._guarded(forward(*args, **given))
 
-            module.forward = watched
-            try:
-                with self:
-                    yield
-            finally:
-                del module.forward
-                if held is not None:
-                    module.forward = held
+            with replaced_forward(module, watched), self:
+                yield
 
     def _record(self, module: nn.Module, inputs: Sequence[Tensor]) -> None:
         self._followed = _Followed(inputs)

@@ -1,4 +1,4 @@
-"""What whoever runs a plan has to know of it."""
+"""Notes for the people who run a plan."""
 
 from __future__ import annotations
 

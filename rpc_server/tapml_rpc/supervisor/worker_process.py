@@ -326,8 +326,8 @@ class WorkerPool:
     def take(self, identity: str = "", waited: Start | None = None) -> WorkerProcess:
         """A worker for a session, without waiting: the one kept for its identity, or the spare one.
 
-        Either only if it is alive and was not stopped. Raises NoWorkerYetError if there is none;
-        and what kept one from starting, if it has been waited for.
+        A worker that has died or was stopped is not taken. Raises NoWorkerYetError if none is left,
+        and, once a start has been waited for, what kept that worker from starting.
         """
         own = None if waited is None else waited.result()
         for worker in self._waiting(identity, again=own is not None):

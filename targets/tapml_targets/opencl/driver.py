@@ -315,7 +315,7 @@ class OpenCLDriver(MemoryCommands["DeviceBuffer"]):
             return
         try:
             before = self._cl.enqueue_marker(self._queue)
-            # A driver may begin what nobody waits for on its own queue only when it is told to.
+            # Until it is flushed, a driver need not begin what is on a queue.
             self._queue.flush()
             self._cl.enqueue_barrier(queue, wait_for=[before])
         except self._cl.Error as error:
