@@ -217,6 +217,8 @@ def _install(folder: Path, root: Path, wanted: set[str], lock: int) -> None:
     new = folder / f"{MARKER}.new"
     new.write_text(" ".join([_PYTHON, key, *extras]), "utf-8")
     new.replace(folder / MARKER)
+    # pip notes every link it looks at, 64 MB for all extras: of use only where it failed.
+    (folder / LOG).write_bytes(b"")
 
 
 def _create(folder: Path) -> None:
