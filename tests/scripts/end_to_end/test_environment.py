@@ -109,9 +109,9 @@ def test_an_environment_is_made_once_completed_in_place_and_made_again_for_anoth
     folder = ensure(["a"], project)
     assert folder == project / ".venv"
     assert can_import_small(folder)
-    log = (folder / LOG).read_text()
+    assert (folder / LOG).read_bytes() == b""
     ensure(["a"], project)
-    assert (folder / LOG).read_text() == log
+    assert builds(project) == 1
     kept = folder / "kept"
     kept.touch()
 
