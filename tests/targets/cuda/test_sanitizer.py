@@ -9,6 +9,7 @@ import pytest
 from tapml_targets.check_messages import Message, Place
 from tapml_targets.checker import checker_of, command_prefix
 from tapml_targets.cuda import sanitizer
+from tapml_targets.driver_discovery import driver_discovery
 from tapml_targets.errors import InputError, SetupError
 
 # As NVIDIA's manual prints them.
@@ -107,3 +108,11 @@ def test_what_is_missing_is_named_and_the_simulator_checks_meanwhile(
     monkeypatch.setattr(sanitizer, "_program", lambda: Path("/bin/compute-sanitizer"))
     monkeypatch.delenv("TAPML_CUDA_CHECKER")
     assert checker_of("cuda").NAME == "compute-sanitizer"
+
+
+def test_a_process_that_is_watched_does_not_believe_the_devices_of_one_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unwatched = driver_discovery("cuda").drivers_state()
+    monkeypatch.setenv(sanitizer.LOG_VARIABLE, str(tmp_path / "log"))
+    assert driver_discovery("cuda").drivers_state() != unwatched
