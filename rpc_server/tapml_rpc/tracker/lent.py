@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.standard_error import print_fault
 from tapml_rpc.tracker.outbound import Call, Outbound
 from tapml_rpc.tracker.records import Phrase, Word
 from tapml_targets.errors import SetupError, TapmlError
@@ -113,7 +112,7 @@ class Lent:
         try:
             if self._on_lease_ended is not None:
                 self._on_lease_ended(lease_id)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:
+            print_fault(error)
         self._cleared.append(lease_id)
         self._wake()
