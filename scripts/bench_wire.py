@@ -298,6 +298,9 @@ def _pings(seconds: float) -> Iterator[dict[str, Any]]:
             who: Peer(stack.enter_context(open_binding(binding, line, None)), Heard())
             for who, binding in ((PLAIN, "zmq"), (WEB, "websocket"))
         }
+        for peer in peers.values():
+            # A data connection that says nothing is closed.
+            peer.settle()
         for beside in ("", " beside an upload over WebSocket"):
             if beside:
                 command = [sys.executable, "-c", _UPLOADS, line["websocket"]]
