@@ -87,7 +87,9 @@ class Lent:
             self._cleared.append(lease_id)
             return
         # It may take as long as a worker takes to end, and the heartbeat must not wait.
-        threading.Thread(target=self._clear, args=(lease_id,), daemon=True).start()
+        threading.Thread(
+            target=self._clear, args=(lease_id,), name="tapml-clear", daemon=True
+        ).start()
 
     def end_all(self) -> None:
         """End every lease: the tracker that knew about them is gone."""

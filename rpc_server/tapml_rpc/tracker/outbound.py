@@ -84,7 +84,7 @@ class Outbound:
         if call.role not in ROLES or not self._dialling.acquire(blocking=False):
             return
         self._forwarder.post(partial(self._open.add, call.lease_id))
-        threading.Thread(target=self._dial, args=(call,), daemon=True).start()
+        threading.Thread(target=self._dial, args=(call,), name="tapml-dial", daemon=True).start()
 
     def cut(self, lease_id: str) -> None:
         """End the connections of a lease. From any thread."""
