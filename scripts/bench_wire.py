@@ -3,12 +3,15 @@
 Each peer is a separate process on loopback and takes turns within one run, so that a busy machine
 slows all. In addition to transfers (`scripts.bench_transfers`): commands a second, the cost of a
 prepared launch over the wire, the start of a worker, one operator test compared with TVM's RPC with
-the same LLVM library, and the uploads of a second session.
+the same LLVM library, the uploads of a second session, and how long another session's pings wait
+beside an upload.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +27,9 @@ from scripts import bench_runtime, bench_transfers
 from scripts.bench_runtime import take_turns
 from scripts.bench_transfers import PLAIN, TVM, WEB, row
 from scripts.processes import processor_ticks
+from scripts.wire_fuzz.bindings import open_binding
 from scripts.wire_fuzz.kernel import packed_library
+from scripts.wire_fuzz.peer import Heard, Peer
 from scripts.wire_peers import tapml
 from tapml.package.in_process import InProcessTransport, open_in_process
 from tapml_rpc.client import RemoteTensor, Session, connect
@@ -45,6 +50,21 @@ _BATCH: Final = 500
 _STARTS: Final = 5
 _WEIGHT_BYTES: Final = 8 << 20
 _ROUND_TRIP_SECONDS: Final = 0.050
+_PINGS: Final = 500
+"""For each second that a line may take."""
+_PAUSE_SECONDS: Final = 0.002
+_UPLOADS: Final = """\
+import sys
+import numpy as np
+from tapml_rpc.client import connect
+with connect(sys.argv[1]) as session:
+    data = np.zeros(16 << 20, np.uint8)
+    buffer = session.allocate(data.nbytes)
+    session.write(buffer, data)
+    print(flush=True)
+    while True:
+        session.write(buffer, data)
+"""
 
 
 def measure(seconds: float = _SECONDS) -> list[dict[str, Any]]:
@@ -58,6 +78,7 @@ def measure(seconds: float = _SECONDS) -> list[dict[str, Any]]:
         "operator test": _operator_test,
         "far link": _far_link,
         "second session": _second_session,
+        "pings": _pings,
     }
     for name, part in parts.items():
         try:
@@ -266,6 +287,42 @@ def _second_session(seconds: float) -> Iterator[dict[str, Any]]:
             yield row(f"{8 * _WEIGHT_BYTES >> 20} MB of weights, {name} session", sent, "bytes")
             yield row(f"the same, {name} session takes", round(1000 * taken), "ms")
         yield row("a second session uploads", sent, "bytes", "0", sent == 0)
+
+
+def _pings(seconds: float) -> Iterator[dict[str, Any]]:
+    """How long a session's pings wait, alone and while another one writes without a pause."""
+    with ExitStack() as stack:
+        server = stack.enter_context(tapml.serve("--websocket", "ws://127.0.0.1:0"))
+        line = server.line
+        peers = {
+            who: Peer(stack.enter_context(open_binding(binding, line, None)), Heard())
+            for who, binding in ((PLAIN, "zmq"), (WEB, "websocket"))
+        }
+        for peer in peers.values():
+            # A data connection that says nothing is closed.
+            peer.settle()
+        for beside in ("", " beside an upload over WebSocket"):
+            if beside:
+                command = [sys.executable, "-c", _UPLOADS, line["websocket"]]
+                writer = subprocess.Popen(command, stdout=subprocess.PIPE)
+                stack.callback(writer.communicate)
+                stack.callback(writer.kill)
+                assert writer.stdout is not None
+                writer.stdout.readline()
+            for who, peer in peers.items():
+                waits = np.array([_ping(peer) for _ in range(round(_PINGS * seconds))])
+                for what, share in (("median", 0.5), ("99th percentile", 0.99)):
+                    name = f"a ping's answer{beside}, {what}, {who}"
+                    yield row(name, round(1e3 * float(np.quantile(waits, share)), 2), "ms")
+
+
+def _ping(peer: Peer) -> float:
+    """Seconds until a ping is answered, and a pause."""
+    started = time.perf_counter()
+    peer.ask()
+    taken = time.perf_counter() - started
+    time.sleep(_PAUSE_SECONDS)
+    return taken
 
 
 def _opencl() -> str:

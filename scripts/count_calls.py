@@ -42,7 +42,8 @@ if folder:
     def say(*_):
         path = os.path.join(folder, str(os.getpid()))
         with open(path + ".new", "w") as file:
-            json.dump(counts, file)
+            # Other threads go on counting.
+            json.dump(dict(counts), file)
         os.replace(path + ".new", path)
     signal.signal(signal.SIGRTMIN + 6, say)
     threading.setprofile(count)

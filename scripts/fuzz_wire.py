@@ -2,7 +2,8 @@
 
     python3 scripts/fuzz_wire.py --frames 200000 --seed 1              a stranger, over ZeroMQ
     python3 scripts/fuzz_wire.py --frames 200000 --seed 1 --session    with a valid session
-    python3 scripts/fuzz_wire.py --binding websocket                   the other binding
+    python3 scripts/fuzz_wire.py --binding websocket                   over WebSocket
+    python3 scripts/fuzz_wire.py --binding curve                       over ZeroMQ with keys
     python3 scripts/fuzz_wire.py --seed 1 --session --only 4711        one conversation, shown
 
 It starts the server, and a good client that checks the result of every operator test. The exit code

@@ -27,12 +27,13 @@ import zmq
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from scripts.processes import family, memory, processor_ticks, workers  # noqa: E402
-from scripts.wire_fuzz.bindings import BINDINGS, SERVE_OPTIONS, address_of  # noqa: E402
+from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of  # noqa: E402
 from scripts.wire_fuzz.kernel import operator_test, packed_library  # noqa: E402
 from scripts.wire_fuzz.server import ServerUnderTest  # noqa: E402
 from tapml_rpc import wire  # noqa: E402
 from tapml_rpc.client import Session, connect  # noqa: E402
 
+_BINDINGS: Final = ("zmq", "websocket")
 _PATIENCE_SECONDS: Final = 60.0
 _PING_SECONDS: Final = 0.5
 _POLL_MILLISECONDS: Final = 100
@@ -252,7 +253,7 @@ def main() -> int:
     options = parser.parse_args()
     failed = 0
     with served(options.device) as (server, books):
-        for binding in BINDINGS:
+        for binding in _BINDINGS:
             wait_for_spare(books)
             before = books.account()
             with connect(address_of(binding, server.line)) as session:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tapml_rpc import wire
+from tapml_rpc.standard_error import print_fault
 from tapml_targets import errors
 from tapml_targets.errors import (
     DeviceLostError,
@@ -116,7 +117,7 @@ def lost_session(why: str = "") -> DeviceLostError:
 def show_fault(error: Exception) -> None:
     """Print an internal fault, which must be seen; peers' faults are reported to them alone."""
     if not isinstance(error, TapmlError):
-        traceback.print_exception(error)
+        print_fault(error)
 
 
 def error_reply(error: Exception, header: object) -> bytes:

@@ -13,14 +13,13 @@ from __future__ import annotations
 import selectors
 import socket
 import ssl
-import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from tapml_rpc.standard_error import print_fault, say
 from tapml_rpc.waking import Waker
 
 RECEIVE_BYTES: Final = 32 << 10
@@ -227,8 +226,8 @@ class Forwarder:
                 if ended():
                     return
                 self.step(timeout)
-            except Exception:
-                traceback.print_exc(file=sys.stderr)
+            except Exception as error:
+                print_fault(error)
 
     def close(self) -> None:
         """End everything."""
@@ -308,6 +307,6 @@ class Acceptor:
                 if not self._said:
                     self._said = True
                     text = "new connections wait until others have ended"
-                    print(f"tapml: cannot accept: {error}; {text}", file=sys.stderr)
+                    say(f"cannot accept: {error}; {text}")
                 return
             self._greet(connection, address)

@@ -18,7 +18,7 @@ from tapml_rpc.failures import render_command
 from tapml_rpc.transport import DataConnection, EndedError, PendingResults, Ticket, Unanswered
 from tapml_rpc.watch import Describe, Watch
 from tapml_rpc.welcome import Welcome
-from tapml_targets.errors import DeviceLostError, InputError, ProtocolError, SetupError, TapmlError
+from tapml_targets.errors import DeviceLostError, InputError, SetupError, TapmlError
 
 # The end of a connection and its reason arrive separately, and either may be first.
 _NEWS_SECONDS: Final = 2.0
@@ -162,11 +162,7 @@ class Link:
     ) -> Ticket:
         self._check()
         chunk_bytes = len(chunk)
-        if chunk_bytes > wire.MAX_CHUNK_BYTES:
-            raise ProtocolError(
-                f"a chunk of {chunk_bytes} bytes is over the bound of {wire.MAX_CHUNK_BYTES}; "
-                "send it in several messages"
-            )
+        wire.check_chunk(chunk_bytes)
         unanswered, bounds = self._unanswered, self.bounds
         while (
             unanswered.upload_bytes + chunk_bytes > bounds.upload_window

@@ -25,7 +25,7 @@ from tapml_rpc.link import Link
 from tapml_rpc.session import Session
 from tapml_rpc.supervisor.options import SupervisorOptions
 from tapml_rpc.supervisor.relay import Company, Relay
-from tapml_rpc.supervisor.worker_process import START_SECONDS, WorkerProcess
+from tapml_rpc.supervisor.worker_process import WorkerProcess
 from tapml_rpc.transport import Unanswered
 from tapml_rpc.watch import POLL_MILLISECONDS, Describe, Watch
 from tapml_rpc.welcome import DOWNLOAD_WINDOW, Bounds, Welcome
@@ -50,13 +50,10 @@ class LocalWorker(Watch):
     process: WorkerProcess
     """The worker, once it has been started."""
 
-    def __init__(
-        self, start: Callable[[], WorkerProcess], kernel_deadline: float, start_seconds: float
-    ) -> None:
+    def __init__(self, start: Callable[[], WorkerProcess], kernel_deadline: float) -> None:
         super().__init__(secrets.token_bytes(TOKEN_BYTES), lambda error: error)
         self._start = start
         self._kernel_deadline = kernel_deadline
-        self._start_seconds = start_seconds
         self._owner = os.getpid()
         self._epoch = secrets.token_bytes(EPOCH_BYTES)
         self._opened = Event()
@@ -114,7 +111,7 @@ class LocalWorker(Watch):
     def _run(self) -> None:
         try:
             self.process = self._start()
-            self._device = self.process.wait_until_open(self._start_seconds, self._stop)
+            self._device = self.process.wait_until_open(stop=self._stop.is_set)
         except TapmlError as error:
             self._failure = error
         else:
@@ -170,7 +167,6 @@ def open_local(
     *,
     dtype: str = "float32",
     kernel_deadline: float | None = None,
-    start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = NOTHING,
     prefix: Sequence[str] = (),
     limits: str = "",
@@ -186,8 +182,6 @@ def open_local(
         What the kernels compute in; the best device is ranked for it.
     kernel_deadline
         Seconds one command may take; a server's default if None.
-    start_seconds
-        How long the worker may take to open the device.
     environ
         Variables the worker has beside this process's. If there are any, a `device` given as text
         is looked up by the worker: these variables may decide which devices there are.
@@ -213,7 +207,6 @@ def open_local(
     return start_local(
         spec,
         kernel_deadline=kernel_deadline,
-        start_seconds=start_seconds,
         environ=environ,
         prefix=prefix,
         limits=limits,
@@ -224,7 +217,6 @@ def start_local(
     spec: str,
     *,
     kernel_deadline: float | None = None,
-    start_seconds: float = START_SECONDS,
     environ: Mapping[str, str] = NOTHING,
     prefix: Sequence[str] = (),
     limits: str = "",
@@ -244,4 +236,4 @@ def start_local(
         prefix=prefix,
     )
     deadline = SupervisorOptions.kernel_deadline if kernel_deadline is None else kernel_deadline
-    return LocalWorker(start, deadline, start_seconds)
+    return LocalWorker(start, deadline)

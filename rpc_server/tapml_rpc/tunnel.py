@@ -187,7 +187,9 @@ def bridged(dialled: socket.socket) -> str:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    threading.Thread(target=_accept, args=(folder, listener, dialled), daemon=True).start()
+    threading.Thread(
+        target=_accept, args=(folder, listener, dialled), name="tapml-bridge", daemon=True
+    ).start()
     return f"ipc://{path}"
 
 

@@ -109,7 +109,8 @@ def _named(writes: list[tuple[BlobWrite, memoryview]]) -> list[tuple[BlobWrite, 
     if len(writes) < 2 or sum(len(view) for _, view in writes) < _HASHED_TOGETHER_BYTES:
         digests = [name(write) for write in writes]
     else:
-        with ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1)) as pool:
+        threads = min(_HASHING_THREADS, os.cpu_count() or 1)
+        with ThreadPoolExecutor(threads, "tapml-hashing") as pool:
             digests = list(pool.map(name, writes))
     return [(*write, digest) for write, digest in zip(writes, digests, strict=True)]
 

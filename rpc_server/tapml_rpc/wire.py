@@ -34,6 +34,15 @@ Header = dict[str, Any]
 Record = TypeVar("Record")
 
 
+def check_chunk(nbytes: int) -> None:
+    """Raise ProtocolError for a chunk of more bytes than any peer accepts."""
+    if nbytes > MAX_CHUNK_BYTES:
+        raise ProtocolError(
+            f"a chunk of {nbytes} bytes; at most {MAX_CHUNK_BYTES} are allowed: send it in several "
+            "messages"
+        )
+
+
 def pack(header: Header) -> bytes:
     """Encode a header; raises ProtocolError if it is longer than any peer accepts."""
     data: bytes = msgpack.packb(header, use_bin_type=True)

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import random
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import zmq
 
+from scripts.wire_fuzz.keys import Keys, make_keys
 from scripts.wire_fuzz.peer import Wire
 from scripts.wire_fuzz.websocket_wire import WebSocketWire, throw_frames
 from scripts.wire_fuzz.zmq_wire import ZmqWire
 from scripts.wire_fuzz.zmtp_bytes import throw_zmtp
 
-BINDINGS: Final = ("zmq", "websocket")
-# What each binding's options to `tapml rpc serve` are, and where the announcement has its address.
+BINDINGS: Final = ("zmq", "curve", "websocket")
+# What each binding's options to `tapml rpc serve` are beside keys, and where the announcement has
+# its address.
 SERVE_OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "zmq": (),
+    "curve": (),
     "websocket": ("--websocket", "ws://127.0.0.1:0"),
 }
 _LIARS: Final = 8
-ADDRESS_KEYS: Final = {"zmq": "address", "websocket": "websocket"}
+ADDRESS_KEYS: Final = {"zmq": "address", "curve": "address", "websocket": "websocket"}
 
 
 @contextmanager
-def open_binding(binding: str, line: dict[str, Any]) -> Iterator[Callable[[], Wire]]:
+def keys_of(binding: str) -> Iterator[Keys | None]:
+    """Yields what a binding's server and client need of keys, None for nothing."""
+    if binding != "curve":
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield make_keys(Path(folder))
+
+
+@contextmanager
+def open_binding(
+    binding: str, line: dict[str, Any], keys: Keys | None
+) -> Iterator[Callable[[], Wire]]:
     """Yields a function that connects the control socket to the server that announced `line`."""
     address = address_of(binding, line)
     if binding == "websocket":
@@ -35,7 +52,7 @@ def open_binding(binding: str, line: dict[str, Any]) -> Iterator[Callable[[], Wi
         return
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        yield lambda: ZmqWire(context, address)
+        yield lambda: ZmqWire(context, address, None if keys is None else keys.credentials.curve())
     finally:
         context.destroy(linger=0)
 

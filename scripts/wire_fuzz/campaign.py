@@ -5,17 +5,24 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of, open_binding, throw_garbage
+from scripts.wire_fuzz.bindings import (
+    SERVE_OPTIONS,
+    address_of,
+    keys_of,
+    open_binding,
+    throw_garbage,
+)
 from scripts.wire_fuzz.good_client import Experience, GoodClient
 from scripts.wire_fuzz.messages import Names, Shot
 from scripts.wire_fuzz.mutations import shots
 from scripts.wire_fuzz.peer import Heard, NoAnswerError, Peer, Wire
 from scripts.wire_fuzz.server import ServerUnderTest, Weight
+from tapml_rpc.supervisor.worker_process import KEPT_SECONDS
 
 SESSION_BYTES: Final = 64 << 20
 # Memory at most: the quotas of the fuzzer's sessions, one of them just ended, and a worker's own
@@ -26,9 +33,10 @@ LASTING_BYTES: Final = 96 << 20
 LASTING_DESCRIPTORS: Final = 8
 WORST_SECONDS: Final = 5.0
 _CONVERSATIONS_PER_SESSION: Final = 200
-# A session that is silent for a minute is ended, including the scout's.
-_SCOUT_SECONDS: Final = 20.0
-_SETTLE_SECONDS: Final = 20
+# The scout says nothing during a conversation, and a machine with other work takes long over some.
+_SILENCE_SECONDS: Final = 600
+# The worker of a client with a key waits so long for its next session.
+_SETTLE_SECONDS: Final = 20 + KEPT_SECONDS
 _REST_SECONDS: Final = 0.7
 _REST_BYTES: Final = 2 << 20
 _SPARE_SECONDS: Final = 3.0
@@ -123,18 +131,17 @@ class Campaign:
         report, settings = self.report, self._settings
         started = time.monotonic()
         with ExitStack() as stack:
-            server = stack.enter_context(start_server(settings))
+            server, open_wire, environ = stack.enter_context(serving(settings))
             address = address_of(settings.binding, server.line)
-            open_wire = stack.enter_context(open_binding(settings.binding, server.line))
             # The first session loads things that stay in the server, such as kernels.
-            GoodClient(address).end()
+            GoodClient(address, environ).end()
             scout = Peer(open_wire, Heard())
             scout.settle()
             _await_empty(scout)
             # A spare worker starts a second after the last one was taken.
             time.sleep(_SPARE_SECONDS)
             report.before = _at_rest(server)
-            good = GoodClient(address)
+            good = GoodClient(address, environ)
             try:
                 with ExitStack() as victims:
                     self._fuzz(server, open_wire, good, address, scout, victims)
@@ -170,11 +177,7 @@ class Campaign:
                         stack, open_wire, report.heard, scout, victim, settings.session
                     )
                     report.sessions += 1
-                    asked = time.monotonic()
                     while index < first + _CONVERSATIONS_PER_SESSION:
-                        if time.monotonic() > asked + _SCOUT_SECONDS:
-                            scout.ask()
-                            asked = time.monotonic()
                         index += 1
                         self._say(peer, index - 1, blobs=True)
                         if not peer.settle() and (settings.session or peer.closed):
@@ -263,10 +266,23 @@ class Campaign:
         report.findings += [Finding(what) for what, seen in wrong.items() if seen]
 
 
-def start_server(settings: Settings) -> ServerUnderTest:
-    """The server under test, with a quota that a fuzzer can reach."""
-    options = (*SERVE_OPTIONS[settings.binding], "--session-bytes", str(SESSION_BYTES))
-    return ServerUnderTest(settings.device, *options)
+@contextmanager
+def serving(
+    settings: Settings,
+) -> Iterator[tuple[ServerUnderTest, Callable[[], Wire], Mapping[str, str]]]:
+    """The server under test, with a quota that a fuzzer can reach.
+
+    Also yields what connects the control socket to it, and a client's variables.
+    """
+    binding = settings.binding
+    with keys_of(binding) as keys:
+        options = (*SERVE_OPTIONS[binding], *(() if keys is None else keys.options))
+        options += ("--session-bytes", str(SESSION_BYTES), "--silence", str(_SILENCE_SECONDS))
+        with (
+            ServerUnderTest(settings.device, *options) as server,
+            open_binding(binding, server.line, keys) as open_wire,
+        ):
+            yield server, open_wire, {} if keys is None else keys.environ
 
 
 def open_peer(
@@ -288,8 +304,7 @@ def open_peer(
 def replay(settings: Settings, said: list[Shot], heard: Heard) -> str:
     """Send frames to a fresh server; return the failure, or ""."""
     with ExitStack() as stack:
-        server = stack.enter_context(start_server(settings))
-        open_wire = stack.enter_context(open_binding(settings.binding, server.line))
+        server, open_wire, _ = stack.enter_context(serving(settings))
         scout = Peer(open_wire, Heard())
         victim = Peer(open_wire, Heard())
         peer = open_peer(stack, open_wire, heard, scout, victim, settings.session)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -48,13 +50,14 @@ class Experience:
 
 
 class GoodClient:
-    """Handle of the client's process."""
+    """Handle of the client's process, which finds its keys in `environ`."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, environ: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "scripts.wire_fuzz.good_client", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=os.environ | environ,
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"ready\n":

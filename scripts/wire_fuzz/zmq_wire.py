@@ -7,6 +7,7 @@ from typing import Final
 import zmq
 
 from scripts.wire_fuzz.messages import Socket
+from tapml_rpc.security.curve import ClientCurve, apply_client
 
 _SEND_MILLISECONDS: Final = 5000
 
@@ -17,8 +18,11 @@ class ZmqWire:
     # A broken connection comes back by itself.
     closed = False
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, curve: ClientCurve | None
+    ) -> None:
         self._context = context
+        self._curve = curve
         self._poller = zmq.Poller()
         self._sockets: dict[Socket, zmq.Socket[bytes]] = {}
         self._connect("control", address)
@@ -56,6 +60,7 @@ class ZmqWire:
     def _connect(self, name: Socket, address: str) -> None:
         socket = self._context.socket(zmq.DEALER)
         socket.sndtimeo = _SEND_MILLISECONDS
+        apply_client(socket, self._curve)
         socket.connect(address)
         self._sockets[name] = socket
         self._poller.register(socket, zmq.POLLIN)

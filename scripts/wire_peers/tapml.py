@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from scripts.wire_fuzz.keys import make_keys
 from scripts.wire_fuzz.server import ServerUnderTest
 from scripts.wire_peers.process import ROUND_BYTES, Bytes
-from tapml.cli.secrets import admit, make_pair, write_pair
 from tapml_rpc.client import RemoteBuffer, Session, connect
 from tapml_rpc.local import open_local
-from tapml_rpc.security.credentials import Credentials
 
 
 class Tapml:
@@ -64,15 +63,10 @@ def open_worker() -> Iterator[Tapml]:
 @contextmanager
 def open_curve(folder: Path) -> Iterator[Tapml]:
     """Over ZeroMQ with CURVE; keys go into `folder`."""
-    own, client = make_pair("device"), make_pair("host")
-    allowed = folder / "clients"
-    admit(allowed, client.name, client.public)
-    write_pair(own, folder)
-    (secret,) = folder.glob("*.secret")
-    credentials = Credentials(keys=client, server_key=own.public)
+    keys = make_keys(folder)
     with (
-        serve("--key", str(secret), "--clients", str(allowed)) as server,
-        connect(server.line["address"], credentials=credentials) as session,
+        serve(*keys.options) as server,
+        connect(server.line["address"], credentials=keys.credentials) as session,
     ):
         yield Tapml(session)
 

@@ -12,6 +12,7 @@ def main() -> int:
     """Run the command and return its exit code; 130 if it was interrupted."""
     try:
         _deliver_interrupts_again()
+        _open_closed_streams()
         import gc
         import signal
 
@@ -29,6 +30,24 @@ def main() -> int:
         print("tapml: interrupted", file=sys.stderr)
         return 130
     return exit_code
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed.
+
+    A service may be started without them. Their numbers would go to other files, which then got
+    what is printed.
+    """
+    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
+        return
+    import os
+
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - as a stream
 
 
 def _deliver_interrupts_again() -> None:

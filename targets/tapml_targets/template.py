@@ -127,6 +127,7 @@ class Template:
         # It is started again if it has ended, but not if it has never answered.
         self._is_usable = _can_fork()
         self._has_answered = False
+        self._is_stopped = False
 
     def start(self, options: Sequence[str], channels: Sequence[int]) -> tuple[Process, IO[bytes]]:
         """Start a process as :func:`start_program` does; raises OSError if nothing can.
@@ -144,14 +145,21 @@ class Template:
             except ConnectionError:
                 self._is_usable = self._has_answered
                 self._let_go()
+        if self._is_stopped:
+            raise ConnectionAbortedError("no more processes are started")
         return start_program(self._module, options, channels)
 
+    def stop(self) -> None:
+        """End it, and with it its children; callable from any thread: a start under way fails."""
+        self._is_stopped = True
+        if (process := self._process) is not None:
+            process.kill()
+            process.wait()
+
     def close(self) -> None:
-        """End it, and with it its children."""
+        """End it, and close what is its own."""
+        self.stop()
         self._let_go()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
 
     def _let_go(self) -> None:
         if self._requests is not None:
@@ -196,6 +204,8 @@ class Template:
                 pass_fds=[channel],
                 start_new_session=True,
             )
+            if self._is_stopped:
+                self._process.kill()
             on_failure.pop_all()
         return ours
 

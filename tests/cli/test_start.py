@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tapml.cli import start
+from tapml_rpc.client import connect
 
 # Where Python itself has come so far that our first line runs; an interrupt before it is Python's.
 COMMAND = """
@@ -45,6 +47,25 @@ def test_an_early_interrupt_is_one_line(tmp_path: Path, delay: float) -> None:
     assert process.returncode in (130, 2, -signal.SIGINT)
     assert len(said) == 1
     assert ("interrupted" in said[0]) == (process.returncode == 130)
+
+
+def test_a_server_serves_where_its_caller_has_closed_what_it_prints_to() -> None:
+    code = "import sys; from tapml.cli.start import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "rpc", "serve", "--device", "cpu:0"]
+    server = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", *words], stdout=subprocess.PIPE
+    )
+    assert server.stdout is not None
+    try:
+        with connect(json.loads(server.stdout.readline())["address"]) as session:
+            session.fence()
+        # What is printed reaches no other file, such as a connection.
+        streams = [str(Path(f"/proc/{server.pid}/fd/{each}").readlink()) for each in (0, 2)]
+        assert streams == [os.devnull, os.devnull]
+    finally:
+        server.terminate()
+        server.communicate()
+    assert server.returncode == 0
 
 
 def test_a_command_that_is_done_does_not_go_through_all_objects_once_more(

@@ -72,6 +72,12 @@ def test_what_is_out_of_bounds_is_a_protocol_error(data: bytes) -> None:
         wire.unpack(data)
 
 
+def test_a_chunk_has_at_most_4_mib() -> None:
+    wire.check_chunk(wire.MAX_CHUNK_BYTES)
+    with pytest.raises(ProtocolError, match="a chunk of 4194305 bytes; at most 4194304"):
+        wire.check_chunk(wire.MAX_CHUNK_BYTES + 1)
+
+
 def test_a_header_no_peer_would_take_is_not_sent() -> None:
     with pytest.raises(ProtocolError, match="send fewer commands per batch"):
         wire.pack({"x": b"x" * wire.MAX_HEADER_BYTES})

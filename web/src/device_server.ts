@@ -1,6 +1,6 @@
 /** Serves sessions on one open GPU: hello, ping, cancel, batches, credit, deadlines, ends. */
 
-import { BlobDesk } from "./blob_desk";
+import { BlobRequests } from "./blob_requests";
 import type { BlobStore } from "./blob_store";
 import type { Counters } from "./calls";
 import { messageOf, protocolError, TapmlError } from "./errors";
@@ -27,7 +27,7 @@ export interface Leg {
 
 interface Served {
   readonly session: Session;
-  readonly desk: BlobDesk;
+  readonly requests: BlobRequests;
   readonly control: Leg;
   data: Leg | null;
   readonly queue: Message[];
@@ -128,7 +128,7 @@ export class DeviceServer {
         this.accept(served, header, chunk);
         break;
       case "blob":
-        served.desk.take(header, chunk);
+        served.requests.take(header, chunk);
         break;
       case "credit":
         served.session.giveCredit(integer(header["bytes"], "credit"));
@@ -149,7 +149,7 @@ export class DeviceServer {
       return;
     }
     this.served.delete(token);
-    served.desk.close();
+    served.requests.close();
     this.interpreter.release(served.session, why);
     if (error !== null) {
       served.control.send({ type: "event", error: failureToWire(error) });
@@ -205,10 +205,10 @@ export class DeviceServer {
       this.clock,
     );
     const token = hex(session.token);
-    const desk = new BlobDesk(this.blobs, session, lease.identity, (reply) => served.data?.send(reply));
+    const requests = new BlobRequests(this.blobs, session, lease.identity, (reply) => served.data?.send(reply));
     const served: Served = {
       session,
-      desk,
+      requests,
       control: leg,
       data: null,
       queue: [],
@@ -260,7 +260,7 @@ export class DeviceServer {
       sequence,
       commands: array(header["commands"], "commands", BOUNDS.commands),
       chunk,
-      after: served.desk.settled,
+      after: served.requests.settled,
     };
     checkWindow("batches", served.queue.length, served.queuedBytes + chunk.length);
     served.accepted = sequence;

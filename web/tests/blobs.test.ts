@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { test } from "node:test";
 
-import { BlobDesk } from "../src/blob_desk";
+import { BlobRequests } from "../src/blob_requests";
 import { CacheDisk } from "../src/blob_disk";
 import { BlobStore, type BlobDisk, type Bytes } from "../src/blob_store";
 import { TapmlError } from "../src/errors";
@@ -20,12 +20,12 @@ const digestOf = (bytes: Bytes): string => createHash("sha256").update(bytes).di
 /** A session of somebody's, and what it is answered. */
 class Client {
   readonly session = new Session(1 << 20, 30);
-  readonly desk: BlobDesk;
+  readonly requests: BlobRequests;
   private sequence = 0;
   private readonly waiting = new Map<number, (header: Header) => void>();
 
   constructor(store: BlobStore, owner = "ada") {
-    this.desk = new BlobDesk(store, this.session, owner, (header) => this.waiting.get(Number(header["sequence"]))?.(header));
+    this.requests = new BlobRequests(store, this.session, owner, (header) => this.waiting.get(Number(header["sequence"]))?.(header));
   }
 
   answer(operation: string, fields: Header = {}, chunk: Uint8Array = new Uint8Array(0)): Promise<Header> {
@@ -33,7 +33,7 @@ class Client {
     const { sequence } = this;
     return new Promise((resolve) => {
       this.waiting.set(sequence, resolve);
-      this.desk.take({ type: "blob", sequence, operation, ...fields }, chunk);
+      this.requests.take({ type: "blob", sequence, operation, ...fields }, chunk);
     });
   }
 
@@ -90,7 +90,7 @@ test("a blob outlives the session that has sent it, for its owner alone", async 
   assert.equal(await first.ask("put", { ...about, offset: 0 }, data.subarray(0, 600)), false);
   assert.deepEqual(await first.holds(data), [false]);
   assert.equal(await first.ask("put", { ...about, offset: 600 }, data.subarray(600)), true);
-  first.desk.close();
+  first.requests.close();
   const [second, stranger] = [new Client(store), new Client(store, "bob")];
   assert.deepEqual(await second.holds(data, content(2, 10)), [true, false]);
   assert.deepEqual(await stranger.holds(data), [false]);
@@ -145,7 +145,7 @@ test("what was used longest ago goes first, and nothing that is attached", async
   await client.put(four);
   assert.deepEqual(await client.holds(one, two, three, four), [true, true, false, true]);
   assert.ok(store.nbytes <= BUDGET && store.evicted === 1);
-  client.desk.close();
+  client.requests.close();
   const next = new Client(store);
   for (const each of [one, four, three]) {
     await next.put(each);
@@ -196,8 +196,8 @@ test("an unfinished upload ends with its session", async () => {
   const data = content(1, 1000);
   await client.ask("put", { digest: digestOf(data), total: 1000, offset: 0 }, data.subarray(0, 10));
   assert.equal(store.nbytes, 1000);
-  client.desk.close();
-  assert.deepEqual([store.nbytes, client.desk.settled], [0, null]);
+  client.requests.close();
+  assert.deepEqual([store.nbytes, client.requests.settled], [0, null]);
 });
 
 test("messages are answered in their order, and a batch behind them can wait for that", async () => {
@@ -206,7 +206,7 @@ test("messages are answered in their order, and a batch behind them can wait for
   const data = content(1, 1000);
   const answers = [client.put(data), client.ask("attach", { digest: digestOf(data) })];
   assert.equal(client.session.blobs.size, 0);
-  await client.desk.settled;
+  await client.requests.settled;
   assert.equal(client.session.blobs.size, 1);
   assert.deepEqual(await Promise.all(answers), [true, true]);
   assert.equal(await client.ask("detach", { digest: digestOf(data) }), true);

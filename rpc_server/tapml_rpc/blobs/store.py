@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from tapml_rpc.blobs.folder import BlobFolder
 from tapml_rpc.blobs.index import Arrival, BlobIndex, HeldBlob
 from tapml_rpc.blobs.memory import cost
+from tapml_rpc.standard_error import say
 from tapml_targets.errors import SetupError
 from tapml_targets.host_memory import usable_bytes
 
@@ -219,11 +220,7 @@ class BlobStore:
                 first = not self._disk_problem
                 self._disk_problem = f"cannot write to {folder.path}: {error.strerror}"
             if first:
-                print(
-                    f"tapml rpc: {self._disk_problem}; what does not fit is kept in memory alone",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                say(f"{self._disk_problem}; what does not fit is kept in memory alone")
         finally:
             if descriptor >= 0:
                 os.close(descriptor)

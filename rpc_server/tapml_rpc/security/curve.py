@@ -6,7 +6,6 @@ is admitted: libzmq would otherwise admit every key.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -21,6 +20,7 @@ import zmq
 from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.keys import KeyPair, encode_key, is_key, read_pair
 from tapml_rpc.security.standing import LOOPBACK_IDENTITY
+from tapml_rpc.standard_error import say
 from tapml_rpc.waking import Waker
 from tapml_targets.errors import InputError, TapmlError
 
@@ -111,14 +111,12 @@ class Authenticator:
     """Answers libzmq's question whether a client's key is admitted, on its own thread.
 
     One per context, made before its sockets are bound and closed after them. `say` takes one line
-    about each refused client, at most once a minute for each key; standard error if None.
+    about each refused client, at most once a minute for each key; standard error by default.
     """
 
-    def __init__(
-        self, context: zmq.Context[Socket], clients: AllowList, *, say: Say | None = None
-    ) -> None:
+    def __init__(self, context: zmq.Context[Socket], clients: AllowList, *, say: Say = say) -> None:
         self._clients = clients
-        self._say = say or _to_standard_error
+        self._say = say
         self._said: OrderedDict[str, float] = OrderedDict()
         self._closed = False
         self._socket: Socket = context.socket(zmq.REP)
@@ -204,7 +202,3 @@ class Authenticator:
         if len(self._said) > _SAID_CLIENTS:
             self._said.popitem(last=False)
         self._say(line)
-
-
-def _to_standard_error(line: str) -> None:
-    print(f"tapml rpc: {line}", file=sys.stderr, flush=True)

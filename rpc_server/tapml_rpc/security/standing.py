@@ -6,7 +6,6 @@ is noticed here: its sessions are ended, and its open connections get no new one
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import OrderedDict, deque
@@ -17,6 +16,7 @@ from typing import Final, TypeAlias
 from tapml_rpc.host_names import numeric
 from tapml_rpc.security.allow_list import AllowList
 from tapml_rpc.security.keys import is_key
+from tapml_rpc.standard_error import say
 from tapml_targets.errors import SetupError, TapmlError
 
 FAILURES: Final = 10
@@ -171,12 +171,7 @@ class Standing:
         """Report to the operator, once for each fault."""
         if self._said != str(error):
             self._said = str(error)
-            print(
-                "tapml rpc: no client is admitted, and open sessions stay, until this is fixed: "
-                f"{error}",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"no client is admitted, and open sessions stay, until this is fixed: {error}")
 
     def _run(self) -> None:
         while not self._stop.wait(self._seconds):

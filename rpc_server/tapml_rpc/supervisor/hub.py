@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -39,6 +40,7 @@ _LIBRARIES_BYTES: Final = 64 << 20
 _LEFT_TO_OTHERS: Final = 4
 _MAX_DEADLINE_SECONDS: Final = 86400
 _END_SECONDS: Final = 1.5
+_LOOK_SECONDS: Final = 0.1
 _PAST_SESSIONS: Final = 64
 # A session's first commands need the processor more than the next session's worker does.
 _REFILL_SECONDS: Final = 1.0
@@ -82,9 +84,22 @@ class Hub:
         self.standing = Standing(self._identities)
         self._pool = WorkerPool(device, allow_native=options.allow_shared_libraries)
 
-    def start(self) -> None:
-        """Open the device in a first worker; raises TapmlError, before any client is admitted."""
-        self._pool.prepare().result().wait_until_open()
+    def start(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Open the device in a first worker, before any client is admitted; False if `stop` first.
+
+        Raises TapmlError if it does not open.
+        """
+        start = self._pool.prepare()
+        while not wait([start], _LOOK_SECONDS).done:
+            if stop():
+                return False
+        try:
+            start.result().wait_until_open(stop=stop)
+        except SetupError:
+            if not stop():
+                raise
+            return False
+        return True
 
     def hello(
         self, header: wire.Header, channel: Channel, identity: str, waited: Start | None = None

@@ -11,7 +11,6 @@ import math
 import select
 import socket
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Final
 from tapml_rpc import wire
 from tapml_rpc.failures import error_reply
 from tapml_rpc.flow import Acceptor, Forwarder
+from tapml_rpc.standard_error import print_fault
 from tapml_rpc.transport import EndedError
 from tapml_rpc.zmtp import framing
 from tapml_rpc.zmtp.incoming import Incoming
@@ -110,9 +110,9 @@ class DataListener:
             self._forget(newcomer)
         except (EndedError, OSError):
             self._end(newcomer)
-        except Exception:
-            # An internal fault must cost only this client, and must be seen.
-            traceback.print_exc()
+        except Exception as error:
+            # An internal fault must cost only this client.
+            print_fault(error)
             self._end(newcomer)
 
     def _end(self, newcomer: _Newcomer) -> None:

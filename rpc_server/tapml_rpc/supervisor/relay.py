@@ -11,7 +11,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tapml_rpc import wire
 from tapml_rpc.failures import check_epoch, error_reply, failure_to_wire, lost_session, show_fault
+from tapml_rpc.standard_error import print_fault
 from tapml_rpc.supervisor.pipe import NOWHERE, Frame
 from tapml_rpc.supervisor.plain_data import WorkerServed
 from tapml_rpc.supervisor.relayed import Channel, RelayedData
@@ -336,7 +336,7 @@ class Relay:
         try:
             work()
         except Exception as error:
-            traceback.print_exc()
+            print_fault(error)
             self.end(f"its relay failed: {error}", kill=True)
 
     def revoke(self, why: str) -> None:

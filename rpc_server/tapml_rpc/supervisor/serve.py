@@ -60,7 +60,8 @@ def serve(options: SupervisorOptions, announce: Callable[[dict[str, Any]], None]
     with ExitStack() as stack:
         hub = Hub(device, options)
         stack.callback(hub.close)
-        hub.start()
+        if not hub.start(stopping.asked):
+            return 0
         front = _zmq_front(hub, host, port, curve) if _has_zmq() else None
         line: dict[str, Any] = {
             "address": "" if front is None else front.address,

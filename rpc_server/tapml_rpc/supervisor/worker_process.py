@@ -118,12 +118,12 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def wait_until_open(
-        self, seconds: float = START_SECONDS, stop: threading.Event | None = None
+        self, seconds: float = START_SECONDS, stop: Callable[[], bool] = lambda: False
     ) -> DeviceDescription:
         """Wait until the device is open, or `stop`; raises what kept it from opening."""
         deadline = time.monotonic() + seconds
         while self.pipe.waiting() is None:
-            if stop is not None and stop.is_set():
+            if stop():
                 raise SetupError("the device was closed before it was open")
             if time.monotonic() > deadline:
                 raise SetupError(
@@ -342,6 +342,8 @@ class WorkerPool:
         self._closing.set()
         self.drop()
         self._wanted.set()
+        # The next worker's start may be waiting for it.
+        self._template.stop()
         self._starter.submit(self._end).result()
         self._starter.shutdown(wait=False)
 

@@ -31,7 +31,6 @@ from tapml_rpc.zeromq.router import (
     RouterEnd,
     RouterService,
     Socket,
-    check_chunk,
     unpack_control,
 )
 from tapml_targets.errors import ProtocolError, SetupError
@@ -176,7 +175,7 @@ class ZmqFront:
     def _take_data(self, end: RouterEnd, who: str, packed: bytes, chunk: memoryview) -> None:
         header = wire.unpack(packed)
         try:
-            check_chunk(chunk)
+            wire.check_chunk(len(chunk))
             client = self._clients.claim(header, who, end)
             # Room in the ring comes before the messages that need it.
             client.settle()

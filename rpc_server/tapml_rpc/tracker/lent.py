@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_to_wire
+from tapml_rpc.standard_error import print_fault
 from tapml_rpc.tracker.outbound import Call, Outbound
 from tapml_rpc.tracker.records import Phrase, Word
 from tapml_targets.errors import SetupError, TapmlError
@@ -88,7 +87,9 @@ class Lent:
             self._cleared.append(lease_id)
             return
         # It may take as long as a worker takes to end, and the heartbeat must not wait.
-        threading.Thread(target=self._clear, args=(lease_id,), daemon=True).start()
+        threading.Thread(
+            target=self._clear, args=(lease_id,), name="tapml-clear", daemon=True
+        ).start()
 
     def end_all(self) -> None:
         """End every lease: the tracker that knew about them is gone."""
@@ -113,7 +114,7 @@ class Lent:
         try:
             if self._on_lease_ended is not None:
                 self._on_lease_ended(lease_id)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:
+            print_fault(error)
         self._cleared.append(lease_id)
         self._wake()

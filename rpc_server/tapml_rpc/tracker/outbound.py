@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tapml_rpc.flow import Endpoint, Flow, Forwarder
 from tapml_rpc.security.bind import SCHEMES, reachable, split_address
+from tapml_rpc.standard_error import say
 from tapml_rpc.tracker.records import LEG_PATH
 from tapml_rpc.tracker.switchboard import ROLES
 from tapml_rpc.tunnel import open_tunnel
@@ -84,7 +84,7 @@ class Outbound:
         if call.role not in ROLES or not self._dialling.acquire(blocking=False):
             return
         self._forwarder.post(partial(self._open.add, call.lease_id))
-        threading.Thread(target=self._dial, args=(call,), daemon=True).start()
+        threading.Thread(target=self._dial, args=(call,), name="tapml-dial", daemon=True).start()
 
     def cut(self, lease_id: str) -> None:
         """End the connections of a lease. From any thread."""
@@ -105,7 +105,7 @@ class Outbound:
             flow = Flow(*self._way(call))
             self._forwarder.post(partial(self._join, call.lease_id, flow))
         except (OSError, TapmlError) as error:
-            print(f"tapml: could not answer through the relay: {error}", file=sys.stderr)
+            say(f"could not answer through the relay: {error}")
         finally:
             self._dialling.release()
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
-import traceback
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,6 +19,7 @@ from tapml_rpc.failures import failure_to_wire, show_fault
 from tapml_rpc.flow import Forwarder
 from tapml_rpc.security.bind import bracketed, check_bind, check_effects, is_loopback
 from tapml_rpc.security.curve import Authenticator, ServerCurve
+from tapml_rpc.standard_error import print_fault
 from tapml_rpc.tracker.door import KEY_PREFIX, Door
 from tapml_rpc.tracker.options import TrackerOptions
 from tapml_rpc.tracker.records import (
@@ -130,9 +129,9 @@ class TrackerLoop:
             while not stopping.asked():
                 try:
                     self._forwarder.step(0 if self._zmq.pending() else _POLL_SECONDS)
-                except Exception:
-                    # An internal fault must not end every other connection, and must be seen.
-                    traceback.print_exc(file=sys.stderr)
+                except Exception as error:
+                    # It must not end every other connection.
+                    print_fault(error)
                 now = time.monotonic()
                 if now - looked > _STOPPED_SECONDS:
                     self._registry.excuse(now - looked)

@@ -9,16 +9,15 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from tapml_rpc import wire
 from tapml_rpc.failures import failure_from_wire
 from tapml_rpc.security.credentials import Credentials
+from tapml_rpc.standard_error import print_fault, say
 from tapml_rpc.tracker.connection import (
     Connection,
     check_tracker_address,
@@ -85,7 +84,7 @@ class Registration:
         load: Callable[[], Mapping[str, int]] = dict,
         on_lease: Callable[[HeldLease], None] | None = None,
         on_lease_ended: Callable[[str], None] | None = None,
-        report: Callable[[str], None] | None = None,
+        report: Callable[[str], None] = say,
         credentials: Credentials | None = None,
     ) -> None:
         if not is_device_name(name):
@@ -110,7 +109,7 @@ class Registration:
         self.problem: TapmlError | None = None
         """Why it is not registered now; None while it is, or if that is not known yet."""
         self._tracker = tracker
-        self._card: wire.Header = {
+        self._register: wire.Header = {
             "type": "register",
             "versions": [VERSION],
             "name": name,
@@ -122,16 +121,16 @@ class Registration:
             "certificate": certificate,
         }
         self._load = load
-        self._report = report or _to_standard_error
+        self._report = report
         self._credentials = credentials
         self._registered = threading.Event()
         self._stop = threading.Event()
         outbound = None
         if relayed and over_websocket:
-            self._card["address"] = RELAYED_WEBSOCKET
+            self._register["address"] = RELAYED_WEBSOCKET
             outbound = Outbound(websocket_way(tracker, credentials, address, certificate))
         elif relayed:
-            self._card["address"] = RELAYED
+            self._register["address"] = RELAYED
             outbound = Outbound(tunnel_way(address, data_address or address))
         self._waker = Waker()
         self._lent = Lent(on_lease, on_lease_ended, outbound, self._waker.wake)
@@ -175,7 +174,7 @@ class Registration:
             except TapmlError as error:
                 self._lose(error)
             except Exception as error:
-                traceback.print_exc(file=sys.stderr)
+                print_fault(error)
                 self._lose(InputError(f"the registration failed: {error}"))
             finally:
                 if connection is not None:
@@ -193,7 +192,7 @@ class Registration:
                 if self._registered.is_set():
                     connection.send({"type": "load", "load": load})
                 else:
-                    connection.send({**self._card, "load": load})
+                    connection.send({**self._register, "load": load})
                 next_beat = now + BEAT_SECONDS
             for lease_id in self._lent.cleared():
                 connection.send({"type": "lease-cleared", "lease": lease_id})
@@ -236,7 +235,3 @@ class Registration:
         if str(problem) != str(self.problem) and not self._stop.is_set():
             self._report(f"not registered: {problem}")
         self.problem = problem
-
-
-def _to_standard_error(line: str) -> None:
-    print(f"tapml: {line}", file=sys.stderr, flush=True)

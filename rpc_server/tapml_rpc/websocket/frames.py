@@ -33,11 +33,7 @@ _NO_CHUNK: Final = memoryview(b"")
 
 def head(packed: bytes, chunk_bytes: int) -> bytes:
     """The length, the packed header and the zeros before the chunk; raises ProtocolError."""
-    if chunk_bytes > wire.MAX_CHUNK_BYTES:
-        raise ProtocolError(
-            f"a chunk of {chunk_bytes} bytes is over the bound of {wire.MAX_CHUNK_BYTES}; "
-            "send it in several messages"
-        )
+    wire.check_chunk(chunk_bytes)
     length = _LENGTH.pack(len(packed))
     if not chunk_bytes:
         return length + packed
@@ -75,8 +71,5 @@ def split(message: bytes | memoryview) -> tuple[memoryview, memoryview]:
         raise ProtocolError(f"{size - end} bytes of padding without a chunk; leave the padding out")
     if view[end:start] != _PADDING[start - end]:
         raise ProtocolError("the bytes between header and chunk must be zero")
-    if size - start > wire.MAX_CHUNK_BYTES:
-        raise ProtocolError(
-            f"a chunk of {size - start} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
-        )
+    wire.check_chunk(size - start)
     return view[_LENGTH.size : end], view[start:]

@@ -7,9 +7,7 @@ import os
 import selectors
 import socket
 import ssl
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +21,7 @@ from websockets.typing import Subprotocol
 
 from tapml_rpc.flow import Acceptor, Forwarder, receive, send
 from tapml_rpc.host_names import numeric
+from tapml_rpc.standard_error import print_fault
 from tapml_rpc.websocket.admission import Admission, Refusal
 from tapml_rpc.websocket.connection import GOING_AWAY, Heard, ServerConnection
 from tapml_rpc.websocket.frames import LOGGER, SUBPROTOCOL
@@ -295,8 +294,8 @@ class WebSocketServer:
         admitted: Refusal | str
         try:
             admitted = self._admission.admit(request, upgrade.host)
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:
+            print_fault(error)
             reason = "the server cannot check a token now"
             admitted = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
         self.forwarder.post(partial(self._after_check, upgrade, request, admitted))

@@ -105,14 +105,6 @@ def split(frames: list[Any]) -> tuple[zmq.Frame, bytes, memoryview]:
     return frames[0], frames[1], frames[2].buffer if len(frames) == 3 else _NO_CHUNK
 
 
-def check_chunk(chunk: memoryview) -> None:
-    """Raise ProtocolError if a chunk is longer than any peer accepts."""
-    if len(chunk) > wire.MAX_CHUNK_BYTES:
-        raise ProtocolError(
-            f"a chunk of {len(chunk)} bytes; at most {wire.MAX_CHUNK_BYTES} are allowed"
-        )
-
-
 def unpack_control(packed: bytes) -> wire.Header:
     """Unpack a header from control; raises ProtocolError if it is malformed or too long."""
     if len(packed) > wire.MAX_STRANGER_BYTES:

@@ -1,4 +1,4 @@
-"""Lies of strangers over ZeroMQ, and of sessions over WebSocket."""
+"""Lies of strangers over ZeroMQ, of sessions over WebSocket, and of both with keys."""
 
 import pytest
 
@@ -8,7 +8,9 @@ from tests.rpc.end_to_end.test_fuzz import (
 )
 
 
-@pytest.mark.parametrize(("binding", "session"), [("zmq", False), ("websocket", True)])
+@pytest.mark.parametrize(
+    ("binding", "session"), [("zmq", False), ("websocket", True), ("curve", False), ("curve", True)]
+)
 def test_a_server_stands_and_serves_others_whatever_is_said_to_it(
     require_device: RequireDevice, binding: str, session: bool
 ) -> None:

@@ -88,6 +88,20 @@ def test_without_keys_or_with_strange_ones_nobody_does(served: Served) -> None:
         connect(served.address, credentials=stranger)
 
 
+def test_a_server_goes_on_that_has_something_to_say_and_nobody_who_reads_it(
+    served: Served,
+) -> None:
+    process = served.process.process
+    assert process.stderr is not None
+    process.stderr.close()
+    process.stderr = None
+    stranger = Credentials(keys=make_pair("mallory"), server_key=served.device.public)
+    with pytest.raises(SetupError, match="does not admit this client's key 'mallory'"):
+        connect(served.address, credentials=stranger)
+    credentials = Credentials(keys=served.clients["ada"], server_key=served.device.public)
+    assert works(connect(served.address, credentials=credentials))
+
+
 def test_an_admitted_client_cannot_speak_for_anothers_session(served: Served) -> None:
     link = open_zeromq(served.address, timeout=10, curve=served.curve(served.clients["ada"]))
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

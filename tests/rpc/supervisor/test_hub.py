@@ -26,6 +26,7 @@ from tapml_rpc.supervisor.worker_process import NoWorkerYetError, Start, WorkerP
 from tapml_rpc.tracker.lent import HeldLease
 from tapml_rpc.websocket.admission import LeaseGuard
 from tapml_rpc.websocket.frames import CONTROL_PATH, join
+from tapml_targets import template
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import DeviceLostError, ProtocolError, SetupError
 from tapml_targets.limits import Limits
@@ -93,6 +94,16 @@ def enter(hub: Hub, hello: wire.Header, channel: Told, identity: str) -> tuple[R
 def admit(hub: Hub, token: str) -> str:
     """The identity a connection with a token is given."""
     return LeaseGuard(hub.holder, OneToken("the device's own")).check(token, "127.0.0.1")
+
+
+def test_a_server_that_is_stopped_waits_for_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "_command", lambda module: ["sh", "-c", "exec sleep 60"])
+    hub = Hub(DEVICE, SupervisorOptions())
+    began = time.monotonic()
+    assert not hub.start(lambda: hub._pool._template._process is not None)
+    hub.close()
+    # The template would be waited for for half a minute.
+    assert time.monotonic() - began < 10
 
 
 def test_who_was_let_in_by_a_lease_is_in_no_session_without_it(hub: Hub) -> None:

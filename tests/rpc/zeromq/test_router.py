@@ -16,7 +16,6 @@ from tapml_rpc.zeromq.router import (
     RouterBounds,
     RouterWatch,
     bind_router,
-    check_chunk,
     split,
     take,
     unpack_control,
@@ -210,8 +209,5 @@ def test_a_message_is_a_header_and_at_most_a_chunk(count: int) -> None:
 
 
 def test_what_libzmq_takes_beyond_the_bounds_is_refused_in_words() -> None:
-    check_chunk(memoryview(bytes(wire.MAX_CHUNK_BYTES)))
-    with pytest.raises(ProtocolError, match="a chunk of 4194305 bytes; at most 4194304"):
-        check_chunk(memoryview(bytes(wire.MAX_CHUNK_BYTES + 1)))
     with pytest.raises(ProtocolError, match="a header of 65537 bytes; on control one has 1 to"):
         unpack_control(bytes(wire.MAX_STRANGER_BYTES + 1))

@@ -10,7 +10,7 @@ const MAX_ARRIVALS = 4;
 const MAX_DIGESTS = 4096;
 const DIGEST = /^[0-9a-f]{64}$/;
 
-export class BlobDesk {
+export class BlobRequests {
   private readonly arrivals = new Map<string, Arrival>();
   private readonly bound: number;
   private waiting = 0;
