@@ -16,11 +16,11 @@ from typing import NoReturn
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.python_version import require_python  # noqa: E402
+from scripts.python_version import require_python
 
 require_python()
 
-from scripts import debian, environment  # noqa: E402
+from scripts import debian, environment
 
 EXTRAS = (
     "bench", "check", "compare", "cpu", "dask", "host", "invariants", "metal", "models", "opencl",
