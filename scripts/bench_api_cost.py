@@ -24,19 +24,20 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
-from scripts.bench_invariants import SETTLED, Gpt  # noqa: E402
-from tapml.invariants.instrument import Instruments  # noqa: E402
-from tapml.invariants.modules import module_name  # noqa: E402
-from tapml.invariants.needs import Needs  # noqa: E402
-from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Row  # noqa: E402
-from tapml.invariants.recorder import Recorder  # noqa: E402
-from tapml.invariants.relation import short_name  # noqa: E402
-from tapml.invariants.repeating import Repeating  # noqa: E402
+from scripts.bench_invariants import SETTLED, Gpt
+from scripts.marked_section import write_between
+from tapml.invariants.instrument import Instruments
+from tapml.invariants.modules import module_name
+from tapml.invariants.needs import Needs
+from tapml.invariants.record import BACKWARD, BATCH, FORWARD, STEP, ZERO_GRAD, Row
+from tapml.invariants.recorder import Recorder
+from tapml.invariants.relation import short_name
+from tapml.invariants.repeating import Repeating
 
 BEGIN: Final = "<!-- api cost: begin -->"
 END: Final = "<!-- api cost: end -->"
@@ -163,9 +164,7 @@ def main() -> int:
     text = "\n".join(table())
     print(text)
     if arguments.write:
-        path = ROOT / "docs" / "invariants.md"
-        before, _, rest = path.read_text("utf-8").partition(BEGIN)
-        path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+        write_between(ROOT / "docs" / "invariants.md", BEGIN, END, text)
     return 0
 
 

@@ -36,27 +36,27 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from scripts.cradle_causes import on_numpy, on_onnx, on_program, on_torch  # noqa: E402
-from scripts.cradle_causes.causes import CAUSES, Cause  # noqa: E402
-from scripts.cradle_causes.further import FURTHER  # noqa: E402
-from scripts.cradle_causes.patches import ACTED  # noqa: E402
-from scripts.cradle_causes.table import misses, write_further, write_table  # noqa: E402
-from tapml.backends.child import JOBS  # noqa: E402
-from tapml.backends.finding import Backend, find_backend  # noqa: E402
-from tapml.backends.runner import Array  # noqa: E402
-from tapml.comparing.data import Data, read_data  # noqa: E402
-from tapml.comparing.localizing import Localizer  # noqa: E402
-from tapml.comparing.processes import (  # noqa: E402
+from scripts.cradle_causes import on_numpy, on_onnx, on_program, on_torch
+from scripts.cradle_causes.causes import CAUSES, Cause
+from scripts.cradle_causes.further import FURTHER
+from scripts.cradle_causes.patches import ACTED
+from scripts.cradle_causes.table import misses, write_further, write_table
+from tapml.backends.child import JOBS
+from tapml.backends.finding import Backend, find_backend
+from tapml.backends.runner import Array
+from tapml.comparing.data import Data, read_data
+from tapml.comparing.localizing import Localizer
+from tapml.comparing.processes import (
     BackendFailedError,
     BackendProcess,
     Failure,
 )
-from tapml.comparing.result import BackendResult, Comparison  # noqa: E402
-from tapml.comparing.run import DEADLINE_SECONDS, environment_of  # noqa: E402
-from tapml.comparing.verdicts import Thresholds, judge, truth_of  # noqa: E402
-from tapml.durable.files import write_json  # noqa: E402
-from tapml.durable.strict_json import to_strict  # noqa: E402
-from tapml.isolate.pool import Pool  # noqa: E402
+from tapml.comparing.result import BackendResult, Comparison
+from tapml.comparing.run import DEADLINE_SECONDS, environment_of
+from tapml.comparing.verdicts import Thresholds, judge, truth_of
+from tapml.durable.files import write_json
+from tapml.durable.strict_json import to_strict
+from tapml.isolate.pool import Pool
 
 # Keras on PyTorch averages wrongly today, so it is not one of them. The first two that convert the
 # model are held against the fault.

@@ -30,19 +30,19 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from scripts.model_set.applications import APPLICATIONS  # noqa: E402
-from scripts.model_set.case import Case  # noqa: E402
-from scripts.model_set.packaged import PACKAGED, make_packaged  # noqa: E402
-from scripts.model_set.rare import RARE  # noqa: E402
-from scripts.model_set.seeded_onnx import SEEDED_ONNX, make_seeded  # noqa: E402
-from scripts.model_set.tables import false_accusations, write_tables  # noqa: E402
-from scripts.model_set.trained import TRAINED  # noqa: E402
-from scripts.processes import children_processor_seconds  # noqa: E402
-from tapml.backends.child import JOBS  # noqa: E402
-from tapml.comparing.run import compare  # noqa: E402
-from tapml.durable.files import write_json  # noqa: E402
-from tapml.durable.strict_json import to_strict  # noqa: E402
-from tapml.isolate.pool import Pool  # noqa: E402
+from scripts.model_set.applications import APPLICATIONS
+from scripts.model_set.case import Case
+from scripts.model_set.packaged import PACKAGED, make_packaged
+from scripts.model_set.rare import RARE
+from scripts.model_set.seeded_onnx import SEEDED_ONNX, make_seeded
+from scripts.model_set.tables import false_accusations, write_tables
+from scripts.model_set.trained import TRAINED
+from scripts.processes import children_processor_seconds
+from tapml.backends.child import JOBS
+from tapml.comparing.run import compare
+from tapml.durable.files import write_json
+from tapml.durable.strict_json import to_strict
+from tapml.isolate.pool import Pool
 
 CASES: Final = (
     *(Case(name, trained.dataset, ".keras") for name, trained in TRAINED.items()),

@@ -22,9 +22,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "rpc_server"), str(ROOT / "targets")]
 
-from scripts.processes import family  # noqa: E402
-from scripts.wire_fuzz.server import ServerUnderTest  # noqa: E402
-from tapml_rpc.client import Session, connect  # noqa: E402
+from scripts.processes import family
+from scripts.wire_fuzz.server import ServerUnderTest
+from tapml_rpc.client import Session, connect
 
 FOLDER: Final = "TAPML_COUNT_CALLS"
 NBYTES: Final = 4 << 10

@@ -27,11 +27,12 @@ from typing import Any, Final, TypeAlias
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.environment import ROOT  # noqa: E402
-from tapml.durable.files import write_json, write_text  # noqa: E402
-from tapml_targets.errors import InputError, TapmlError  # noqa: E402
-from tapml_targets.platforms import platform_names  # noqa: E402
-from tapml_targets.ranking import default_device, list_devices  # noqa: E402
+from scripts.environment import ROOT
+from scripts.marked_section import write_between
+from tapml.durable.files import write_json, write_text
+from tapml_targets.errors import InputError, TapmlError
+from tapml_targets.platforms import platform_names
+from tapml_targets.ranking import default_device, list_devices
 
 PAGE: Final = ROOT / "docs" / "models.md"
 ROWS: Final = ROOT / "docs" / "models.json"
@@ -480,11 +481,9 @@ def _write(cells: Mapping[tuple[str, str], Mapping[str, Any]], options: argparse
     """Keep the cells, and put the table between its marks."""
     data = {"cells": [cells[key] for key in sorted(cells)]}
     write_json(options.cells, data)
-    page = options.page.read_text("utf-8") if options.page.exists() else ""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    text = "\n".join([BEGIN, "", *_lines(cells), END])
-    write_text(options.page, before + text + after)
+    if not options.page.exists():
+        write_text(options.page, f"{BEGIN}\n{END}\n")
+    write_between(options.page, BEGIN, END, "\n".join(_lines(cells)))
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from pathlib import Path
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.python_version import require_python  # noqa: E402
+from scripts.python_version import require_python
 
 require_python()
 
-from scripts import environment  # noqa: E402
+from scripts import environment
 
 EXTRAS = ("host", "opencl")
 SHIPPED_MODEL = "pydoc-llama"

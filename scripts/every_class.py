@@ -11,7 +11,6 @@ import argparse
 import json
 import re
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -20,23 +19,19 @@ from typing import Any, Final
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.environment import ROOT as HOME  # noqa: E402
-from scripts.every_class_job import TRY  # noqa: E402
-from scripts.other_models_job import IMPORT, MOVE, STAGES  # noqa: E402
-from tapml.cli.model_arguments import positive  # noqa: E402
-from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
-from tapml.durable.files import write_json, write_text  # noqa: E402
-from tapml.isolate.environment import Environment  # noqa: E402
-from tapml.isolate.pool import Pool  # noqa: E402
-from tapml_targets.errors import InputError, TapmlError  # noqa: E402
+from scripts.environment import ROOT as HOME
+from scripts.every_class_job import TRY
+from scripts.kept_study import found_by_stages, run_kept
+from scripts.marked_section import write_between
+from scripts.other_models_job import IMPORT, MOVE, STAGES
+from tapml.cli.model_arguments import positive
+from tapml.durable.files import write_json
+from tapml_targets.errors import InputError
 
 PAGE: Final = HOME / "docs" / "models.md"
 KEPT: Final = HOME / "docs" / "every_class.json"
 BEGIN: Final = "<!-- every class: written by scripts/every_class.py -->"
 END: Final = "<!-- every class ends -->"
-_ENVIRONMENT: Final = Environment(
-    variables={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}, preload=("scripts.every_class_job",)
-)
 # The last is of scripts/other_models.py alone.
 _STAGES: Final = tuple(each for each in STAGES if each != MOVE)
 _ENDS: Final = ("refused", "wrong", "broken", "sample")
@@ -75,15 +70,7 @@ def classes() -> dict[str, str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try what is missing and write the section."""
     options = _parse(arguments)
-    try:
-        with ended_by_sigterm():
-            return _try(options)
-    except KeyboardInterrupt as interrupt:
-        print(f"{word_for(interrupt)}; run it again to continue", file=sys.stderr)
-        return exit_code_of(interrupt)
-    except TapmlError as error:
-        print(f"scripts/every_class.py: {error}", file=sys.stderr)
-        return error.exit_code
+    return run_kept("every_class", lambda: _try(options))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -125,30 +112,19 @@ def _try(options: argparse.Namespace) -> int:
         if not _done(kept.get(name), options.stage)
         or (options.again and options.again in json.dumps(kept[name]))
     ]
-    until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    if left and not options.show:
-        with Pool([TRY], workers=options.workers, environment=_ENVIRONMENT) as pool:
-            for at in range(0, len(left), options.workers):
-                if time.monotonic() > until:
-                    break
-                futures = {
-                    name: pool.submit(
-                        TRY,
-                        {"name": name, "stage": options.stage},
-                        deadline_seconds=options.deadline,
-                    )
-                    for name in left[at : at + options.workers]
-                }
-                for name, future in futures.items():
-                    try:
-                        found = future.result()
-                    except TapmlError as error:  # its process died, or took too long
-                        reason = str(error).splitlines()[0][:300]
-                        found = {"stage": options.stage, "broken": reason}
-                    kept[name] = {"kind": known[name], **found}
-                    print(f"[{at + 1}/{len(left)}] {name}: {_outcome(found)}"[:300], flush=True)
-                if at % 10 == 0:
-                    _write(kept)
+    cases = {name: {"name": name, "stage": options.stage} for name in left if not options.show}
+    for number, name, found in found_by_stages(
+        TRY,
+        cases,
+        options.stage,
+        workers=options.workers,
+        deadline=options.deadline,
+        minutes=options.minutes,
+    ):
+        kept[name] = {"kind": known[name], **found}
+        print(f"[{number}/{len(left)}] {name}: {_outcome(found)}"[:300], flush=True)
+        if number % 10 == 0:
+            _write(kept)
     _write(kept)
     print("; ".join(f"{count} {word}" for word, count in _words(kept.values()).most_common()))
     found_now = [kept.get(name) or {} for name in wanted]
@@ -195,11 +171,7 @@ def _read() -> dict[str, dict[str, Any]]:
 
 def _write(kept: Mapping[str, Mapping[str, Any]]) -> None:
     write_json(KEPT, {"classes": {key: kept[key] for key in sorted(kept)}})
-    page = PAGE.read_text("utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    if begin:
-        _, _, after = rest.partition(END)
-        write_text(PAGE, before + "\n".join([BEGIN, "", *_lines(kept), "", END]) + after)
+    write_between(PAGE, BEGIN, END, "\n".join(_lines(kept)))
 
 
 _COLUMNS: Final = ("passes", "imports", "loads", "refused", "wrong", "broken", "no sample")

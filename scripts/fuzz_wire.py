@@ -24,12 +24,12 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.wire_fuzz.bindings import BINDINGS  # noqa: E402
-from scripts.wire_fuzz.campaign import Campaign, Finding, Report, Settings, replay  # noqa: E402
-from scripts.wire_fuzz.messages import Shot  # noqa: E402
-from scripts.wire_fuzz.mutations import shots  # noqa: E402
-from scripts.wire_fuzz.peer import Heard  # noqa: E402
-from scripts.wire_fuzz.shrink import shrink  # noqa: E402
+from scripts.wire_fuzz.bindings import BINDINGS
+from scripts.wire_fuzz.campaign import Campaign, Finding, Report, Settings, replay
+from scripts.wire_fuzz.messages import Shot
+from scripts.wire_fuzz.mutations import shots
+from scripts.wire_fuzz.peer import Heard
+from scripts.wire_fuzz.shrink import shrink
 
 _TRIES = 40
 _SHRUNK_FINDINGS = 3

@@ -20,15 +20,16 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import msgspec  # noqa: E402
+import msgspec
 
-from scripts.training_programs import OPTIMIZERS, PROGRAMS, Program  # noqa: E402
-from tapml.invariants.checking import Checker  # noqa: E402
-from tapml.invariants.inference import Run, infer  # noqa: E402
-from tapml.invariants.invariant import CURATED, InvariantSet, write_set  # noqa: E402
-from tapml.invariants.record import BATCH  # noqa: E402
-from tapml.invariants.recording import recorded  # noqa: E402
-from tapml.invariants.relation import relations  # noqa: E402
+from scripts.marked_section import write_between
+from scripts.training_programs import OPTIMIZERS, PROGRAMS, Program
+from tapml.invariants.checking import Checker
+from tapml.invariants.inference import Run, infer
+from tapml.invariants.invariant import CURATED, InvariantSet, write_set
+from tapml.invariants.record import BATCH
+from tapml.invariants.recording import recorded
+from tapml.invariants.relation import relations
 
 BEGIN: Final = "<!-- alarms: begin -->"
 END: Final = "<!-- alarms: end -->"
@@ -133,9 +134,7 @@ def main() -> int:
     print(lines)
     if arguments.write:
         write_set(found, CURATED["pytorch"])
-        path = ROOT / "docs" / "invariants.md"
-        before, _, rest = path.read_text("utf-8").partition(BEGIN)
-        path.write_text(f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}", "utf-8")
+        write_between(ROOT / "docs" / "invariants.md", BEGIN, END, lines)
     return 0
 
 

@@ -17,11 +17,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from scripts.training_errors import one_process, ranks  # noqa: E402, F401 - they register cases
-from scripts.training_errors.case import CASES, Case  # noqa: E402
-from scripts.training_errors.running import ENVIRONMENT, JOB, study  # noqa: E402
-from tapml.invariants.checking import CheckReport, step_text  # noqa: E402
-from tapml.isolate.pool import Pool  # noqa: E402
+from scripts.marked_section import write_between
+from scripts.training_errors import one_process, ranks  # noqa: F401 - they register cases
+from scripts.training_errors.case import CASES, Case
+from scripts.training_errors.running import ENVIRONMENT, JOB, study
+from tapml.invariants.checking import CheckReport, step_text
+from tapml.isolate.pool import Pool
 
 BEGIN: Final = "<!-- errors: begin -->"
 END: Final = "<!-- errors: end -->"
@@ -77,10 +78,7 @@ def main() -> int:
                 wrong_cases.append(case.id)
     print(f"{len(chosen) - len(wrong_cases)} of {len(chosen)} detected with a silent twin")
     if arguments.write:
-        path = ROOT / "docs" / "invariants.md"
-        before, _, rest = path.read_text("utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        path.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+        write_between(ROOT / "docs" / "invariants.md", BEGIN, END, "\n".join(lines))
     return 1 if wrong_cases else 0
 
 

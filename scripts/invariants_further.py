@@ -19,11 +19,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from scripts.training_errors.further import FURTHER  # noqa: E402
-from tapml.invariants.checking import Checker, CheckReport, report_of, step_text  # noqa: E402
-from tapml.invariants.inference import Run, infer  # noqa: E402
-from tapml.invariants.invariant import InvariantSet  # noqa: E402
-from tapml.invariants.recording import recorded  # noqa: E402
+from scripts.marked_section import write_between
+from scripts.training_errors.further import FURTHER
+from tapml.invariants.checking import Checker, CheckReport, report_of, step_text
+from tapml.invariants.inference import Run, infer
+from tapml.invariants.invariant import InvariantSet
+from tapml.invariants.recording import recorded
 
 BEGIN: Final = "<!-- further: begin -->"
 END: Final = "<!-- further: end -->"
@@ -91,11 +92,7 @@ def main() -> int:
     lines.append(f"\n{seen} of {len(chosen)} errors are found; {alarms} twins have an alarm.")
     print(lines[-1])
     if arguments.write:
-        path = ROOT / "docs" / "invariants.md"
-        before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        table = "\n".join(lines)
-        path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+        write_between(ROOT / "docs" / "invariants.md", BEGIN, END, "\n".join(lines))
     return 1 if alarms else 0
 
 

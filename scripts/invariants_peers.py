@@ -27,15 +27,16 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from scripts.training_errors import one_process, ranks  # noqa: E402, F401 - they register cases
-from scripts.training_errors.case import CASES, TWIN_SEED, Case  # noqa: E402
-from scripts.training_errors.metrics import measured  # noqa: E402
-from scripts.training_errors.running import ENVIRONMENT  # noqa: E402
-from tapml.isolate.death import GroupDiedError  # noqa: E402
-from tapml.isolate.member import Member  # noqa: E402
-from tapml.isolate.pool import Pool  # noqa: E402
+from scripts.marked_section import write_between
+from scripts.training_errors import one_process, ranks  # noqa: F401 - they register cases
+from scripts.training_errors.case import CASES, TWIN_SEED, Case
+from scripts.training_errors.metrics import measured
+from scripts.training_errors.running import ENVIRONMENT
+from tapml.isolate.death import GroupDiedError
+from tapml.isolate.member import Member
+from tapml.isolate.pool import Pool
 
 DOCUMENT: Final = ROOT / "docs" / "invariants.md"
 TRAINCHECK: Final = ROOT / "scripts" / "training_errors" / "traincheck.jsonl"
@@ -222,10 +223,7 @@ def main() -> int:
         lines.append(f"| {' | '.join(cells)} |")
     print("\n".join(lines[-2:]))
     if arguments.write:
-        path = DOCUMENT
-        before, _, rest = path.read_text("utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        path.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+        write_between(DOCUMENT, BEGIN, END, "\n".join(lines))
     return 0
 
 

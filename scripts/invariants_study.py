@@ -28,14 +28,15 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from scripts.clean_programs import OPTIMIZERS, PROGRAMS, SCHEDULERS, Program  # noqa: E402
-from scripts.training_errors import one_process  # noqa: E402, F401 - it registers cases
-from scripts.training_errors.case import CASES, TWIN_SEED, Case  # noqa: E402
-from tapml.invariants.checking import Checker  # noqa: E402
-from tapml.invariants.inference import Run, infer  # noqa: E402
-from tapml.invariants.invariant import InvariantSet  # noqa: E402
-from tapml.invariants.precondition import ALWAYS  # noqa: E402
-from tapml.invariants.recording import recorded  # noqa: E402
+from scripts.clean_programs import OPTIMIZERS, PROGRAMS, SCHEDULERS, Program
+from scripts.marked_section import write_between
+from scripts.training_errors import one_process  # noqa: F401 - it registers cases
+from scripts.training_errors.case import CASES, TWIN_SEED, Case
+from tapml.invariants.checking import Checker
+from tapml.invariants.inference import Run, infer
+from tapml.invariants.invariant import InvariantSet
+from tapml.invariants.precondition import ALWAYS
+from tapml.invariants.recording import recorded
 
 BEGIN: Final = "<!-- study: begin -->"
 END: Final = "<!-- study: end -->"
@@ -378,9 +379,7 @@ def main(given: Sequence[str] | None = None) -> int:
     text = "\n\n".join("\n".join(lines) for lines in parts)
     print(text)
     if arguments.write:
-        path = ROOT / "docs" / "invariants.md"
-        before, _, rest = path.read_text("utf-8").partition(BEGIN)
-        path.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", "utf-8")
+        write_between(ROOT / "docs" / "invariants.md", BEGIN, END, text)
     return 0
 
 

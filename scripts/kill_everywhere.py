@@ -36,19 +36,19 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
-from tapml.runs.folder import RunFolder  # noqa: E402
-from tapml.runs.kind import RunKind  # noqa: E402
-from tapml.runs.result_key import ResultKey  # noqa: E402
-from tests.offload.commands import Ended  # noqa: E402
-from tests.offload.forked import run_forked  # noqa: E402
-from tests.offload.phases import last_phase  # noqa: E402
-from tests.offload.processes import half_written  # noqa: E402
-from tests.offload.sessions import (  # noqa: E402
+from tapml.runs.folder import RunFolder
+from tapml.runs.kind import RunKind
+from tapml.runs.result_key import ResultKey
+from tests.offload.commands import Ended
+from tests.offload.forked import run_forked
+from tests.offload.phases import last_phase
+from tests.offload.processes import half_written
+from tests.offload.sessions import (
     FinishedSession,
     assert_same_verdicts,
     offload_arguments,
 )
-from tests.offload.wholeness import assert_no_step_twice, assert_whole  # noqa: E402
+from tests.offload.wholeness import assert_no_step_twice, assert_whole
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from typing import Any, Final
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.python_version import require_python  # noqa: E402
+from scripts.python_version import require_python
 
 require_python()
 
-from scripts import environment  # noqa: E402
-from scripts.started_browser import started_browser  # noqa: E402
+from scripts import environment
+from scripts.started_browser import started_browser
 
 EXTRAS: Final = ("host", "webgpu")
 # The kind of a folder that is made here, of those in tests/models/folders.py, and its settings.

@@ -16,12 +16,13 @@ from typing import Final
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.python_version import require_python  # noqa: E402
+from scripts.python_version import require_python
 
 require_python()
 
-from scripts import environment  # noqa: E402
-from scripts.nvidia_bundle.rows import read_results, table  # noqa: E402
+from scripts import environment
+from scripts.marked_section import write_between
+from scripts.nvidia_bundle.rows import read_results, table
 
 _THIS: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 EXTRAS: Final = ("host", "vulkan", "webgpu", "opencl", "simulator")
@@ -74,28 +75,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def replaced(document: str, text: str) -> str:
-    """A document with another text between the markers.
-
-    Raises
-    ------
-    ValueError
-        If it does not have both, in order.
-    """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"expected the lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}"
-
-
 def _table(results: Path, document: Path) -> int:
     try:
         machine, rows = read_results(results)
-        text = replaced(document.read_text("utf-8"), table(machine, rows))
+        write_between(document, BEGIN, END, table(machine, rows))
     except (OSError, ValueError) as error:
         raise environment.SetupError(f"{error}") from error
-    document.write_text(text, "utf-8")
     print(f"{document}: {len(rows)} parts of {machine.get('date')}")
     return 0
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -21,8 +20,10 @@ from typing import Any, Final, NamedTuple
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.environment import ROOT as HOME  # noqa: E402
-from scripts.other_models_job import (  # noqa: E402
+from scripts.environment import ROOT as HOME
+from scripts.kept_study import found_by_stages, run_kept
+from scripts.marked_section import write_between
+from scripts.other_models_job import (
     IMPORT,
     LOADING_SECONDS,
     MOVE,
@@ -31,22 +32,15 @@ from scripts.other_models_job import (  # noqa: E402
     TRY,
     WRAPPER,
 )
-from tapml.cli.model_arguments import positive, times  # noqa: E402
-from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
-from tapml.durable.files import write_json, write_text  # noqa: E402
-from tapml.isolate.environment import Environment  # noqa: E402
-from tapml.isolate.pool import Pool  # noqa: E402
-from tapml_targets.errors import InputError, TapmlError  # noqa: E402
-from tests.models.other_models import OTHERS, UNUSUAL  # noqa: E402
+from tapml.cli.model_arguments import positive, times
+from tapml.durable.files import write_json
+from tapml_targets.errors import InputError
+from tests.models.other_models import OTHERS, UNUSUAL
 
 PAGE: Final = HOME / "docs" / "models.md"
 KEPT: Final = HOME / "docs" / "other_models.json"
 BEGIN: Final = "<!-- other models: written by scripts/other_models.py -->"
 END: Final = "<!-- other models end -->"
-_ENVIRONMENT: Final = Environment(
-    variables={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    preload=("scripts.other_models_job",),
-)
 EXAMPLES: Final = """\
 examples:
   python scripts/other_models.py                        what is missing, to a rooted plan
@@ -91,15 +85,7 @@ def rows() -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try what is missing and write the table."""
     options = _parse(arguments)
-    try:
-        with ended_by_sigterm():
-            return _try(options)
-    except KeyboardInterrupt as interrupt:
-        print(f"{word_for(interrupt)}; run it again to continue", file=sys.stderr)
-        return exit_code_of(interrupt)
-    except TapmlError as error:
-        print(f"scripts/other_models.py: {error}", file=sys.stderr)
-        return error.exit_code
+    return run_kept("other_models", lambda: _try(options))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -135,35 +121,21 @@ def _try(options: argparse.Namespace) -> int:
         raise InputError(f"--only {' '.join(options.only)}: no name or kind is like it")
     left = [row for row in wanted if options.again or not _done(kept.get(row.key), options.stage)]
     more = LOADING_SECONDS if options.stage == MOVE else 0.0
-    until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    if left and not options.show:
-        with Pool([TRY], workers=options.workers, environment=_ENVIRONMENT) as pool:
-            for at in range(0, len(left), options.workers):
-                if time.monotonic() > until:
-                    break
-                futures = {
-                    row: pool.submit(
-                        TRY,
-                        {
-                            "part": row.part,
-                            "number": row.number,
-                            "stage": options.stage,
-                            "seconds": options.deadline,
-                        },
-                        # A process that is killed leaves the command that it has started.
-                        deadline_seconds=options.deadline + more,
-                    )
-                    for row in left[at : at + options.workers]
-                }
-                for number, (row, future) in enumerate(futures.items(), at + 1):
-                    try:
-                        found = future.result()
-                    except TapmlError as error:  # its process died, or took too long
-                        found = {"stage": options.stage, "broken": str(error).splitlines()[0][:300]}
-                    earlier = kept.get(row.key, {}) if options.stage == MOVE else {}
-                    kept[row.key] = {k: v for k, v in earlier.items() if k == "rooted"} | found
-                    print(f"[{number}/{len(left)}] {row.key}: {_outcome(found)}", flush=True)
-                _write(kept)
+    asked = {"stage": options.stage, "seconds": options.deadline}
+    cases = {row.key: {"part": row.part, "number": row.number, **asked} for row in left}
+    for number, key, found in found_by_stages(
+        TRY,
+        {} if options.show else cases,
+        options.stage,
+        workers=options.workers,
+        # A process that is killed leaves the command that it has started.
+        deadline=options.deadline + more,
+        minutes=options.minutes,
+    ):
+        earlier = kept.get(key, {}) if options.stage == MOVE else {}
+        kept[key] = {k: v for k, v in earlier.items() if k == "rooted"} | found
+        print(f"[{number}/{len(left)}] {key}: {_outcome(found)}", flush=True)
+        _write(kept)
     _write(kept)
     found_now = [kept.get(row.key) or {} for row in wanted]
     return int(any("wrong" in each or "broken" in each for each in found_now))
@@ -206,10 +178,7 @@ def _read() -> dict[str, dict[str, Any]]:
 
 def _write(kept: Mapping[str, Mapping[str, Any]]) -> None:
     write_json(KEPT, {"rows": {key: kept[key] for key in sorted(kept)}})
-    page = PAGE.read_text("utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_text(PAGE, before + "\n".join([BEGIN, "", *_lines(kept), "", END]) + after)
+    write_between(PAGE, BEGIN, END, "\n".join(_lines(kept)))
 
 
 def _lines(kept: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -30,19 +30,19 @@ from typing import Any, Final
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.bench import print_table  # noqa: E402
-from scripts.bfloat16_tests import open_bfloat16  # noqa: E402
-from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
-from tapml.oracles.probing import is_probe  # noqa: E402
-from tapml.replaying.replayer import replay_operator  # noqa: E402
-from tapml.replaying.results import ReplayResult  # noqa: E402
-from tapml.session.settings import Settings  # noqa: E402
-from tapml.verdicts.operator_class import traits_of  # noqa: E402
-from tapml_targets.driver import DeviceDescription  # noqa: E402
-from tapml_targets.dtype import dtype as lookup  # noqa: E402
-from tapml_targets.errors import DeviceLostError, TapmlError  # noqa: E402
-from tapml_targets.ranking import find_device, rank_devices  # noqa: E402
-from tests.models.folders import make_folder  # noqa: E402
+from scripts.bench import print_table
+from scripts.bfloat16_tests import open_bfloat16
+from scripts.mutants.subject import Device, Subject, carve_suite, open_subject
+from tapml.oracles.probing import is_probe
+from tapml.replaying.replayer import replay_operator
+from tapml.replaying.results import ReplayResult
+from tapml.session.settings import Settings
+from tapml.verdicts.operator_class import traits_of
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.dtype import dtype as lookup
+from tapml_targets.errors import DeviceLostError, TapmlError
+from tapml_targets.ranking import find_device, rank_devices
+from tests.models.folders import make_folder
 
 SHIPPED: Final = "pydoc-llama"
 # Families, shapes and rotary embeddings that lead to different operators.

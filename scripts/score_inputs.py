@@ -22,19 +22,19 @@ from typing import Any, Final
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.mutants.kinds import sites  # noqa: E402
-from scripts.mutants.made_inputs import KINDS, made_test  # noqa: E402
-from scripts.mutants.sampling import Mutant, draw  # noqa: E402
-from scripts.mutants.scoring import Score, Scorer  # noqa: E402
-from scripts.mutants.subject import Device, Subject, carve_suite, open_subject  # noqa: E402
-from tapml.cli.model_arguments import positive  # noqa: E402
-from tapml.compiler.reference import compile_reference  # noqa: E402
-from tapml.oracles.carved_case import CarvedCase  # noqa: E402
-from tapml.oracles.probing import Probing  # noqa: E402
-from tapml.plan.graph_plan import Operator  # noqa: E402
-from tapml.session.settings import Settings  # noqa: E402
-from tapml_targets.errors import MismatchError, TapmlError  # noqa: E402
-from tapml_targets.ranking import find_device  # noqa: E402
+from scripts.mutants.kinds import sites
+from scripts.mutants.made_inputs import KINDS, made_test
+from scripts.mutants.sampling import Mutant, draw
+from scripts.mutants.scoring import Score, Scorer
+from scripts.mutants.subject import Device, Subject, carve_suite, open_subject
+from tapml.cli.model_arguments import positive
+from tapml.compiler.reference import compile_reference
+from tapml.oracles.carved_case import CarvedCase
+from tapml.oracles.probing import Probing
+from tapml.plan.graph_plan import Operator
+from tapml.session.settings import Settings
+from tapml_targets.errors import MismatchError, TapmlError
+from tapml_targets.ranking import find_device
 
 SEED: Final = 20261120
 CARVED: Final = "carved"

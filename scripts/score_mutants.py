@@ -26,32 +26,34 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.mutants.checking import open_checking  # noqa: E402
-from scripts.mutants.kinds import sites  # noqa: E402
-from scripts.mutants.languages import (  # noqa: E402
+from scripts.marked_section import write_between
+from scripts.mutants.checking import open_checking
+from scripts.mutants.kinds import sites
+from scripts.mutants.languages import (
+    BEGIN,
+    END,
     LanguageScore,
     missed,
-    put_into,
     score_language,
 )
-from scripts.mutants.languages import table as table_of_languages  # noqa: E402
-from scripts.mutants.report import lines, summary, table  # noqa: E402
-from scripts.mutants.sampling import Mutant, draw  # noqa: E402
-from scripts.mutants.scoring import Score, Scorer  # noqa: E402
-from scripts.mutants.subject import (  # noqa: E402
+from scripts.mutants.languages import table as table_of_languages
+from scripts.mutants.report import lines, summary, table
+from scripts.mutants.sampling import Mutant, draw
+from scripts.mutants.scoring import Score, Scorer
+from scripts.mutants.subject import (
     Device,
     FarDevice,
     Subject,
     carve_suite,
     open_subject,
 )
-from scripts.started_browser import BROWSERS, started_browser  # noqa: E402
-from tapml.devices.reach import describe_device  # noqa: E402
-from tapml.session.settings import Settings  # noqa: E402
-from tapml_targets.driver import DeviceDescription  # noqa: E402
-from tapml_targets.errors import TapmlError  # noqa: E402
-from tapml_targets.platforms import own_platforms  # noqa: E402
-from tapml_targets.ranking import find_device  # noqa: E402
+from scripts.started_browser import BROWSERS, started_browser
+from tapml.devices.reach import describe_device
+from tapml.session.settings import Settings
+from tapml_targets.driver import DeviceDescription
+from tapml_targets.errors import TapmlError
+from tapml_targets.platforms import own_platforms
+from tapml_targets.ranking import find_device
 
 SEED = 20261120
 HOST = "cpu"
@@ -125,7 +127,7 @@ def _score_languages(options: argparse.Namespace) -> int:
             if options.json is not None:
                 options.json.write_text(data, encoding="utf-8")
             if options.markdown is not None:
-                put_into(options.markdown, table_of_languages(found))
+                write_between(options.markdown, BEGIN, END, table_of_languages(found))
     print("\n".join([table_of_languages(found), *missed(found)]))
     return 1 if missed(found) or any(each.clean for each in found) else 0
 

@@ -26,12 +26,12 @@ import zmq
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.processes import family, memory, processor_ticks, workers  # noqa: E402
-from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of  # noqa: E402
-from scripts.wire_fuzz.kernel import operator_test, packed_library  # noqa: E402
-from scripts.wire_fuzz.server import ServerUnderTest  # noqa: E402
-from tapml_rpc import wire  # noqa: E402
-from tapml_rpc.client import Session, connect  # noqa: E402
+from scripts.processes import family, memory, processor_ticks, workers
+from scripts.wire_fuzz.bindings import SERVE_OPTIONS, address_of
+from scripts.wire_fuzz.kernel import operator_test, packed_library
+from scripts.wire_fuzz.server import ServerUnderTest
+from tapml_rpc import wire
+from tapml_rpc.client import Session, connect
 
 _BINDINGS: Final = ("zmq", "websocket")
 _PATIENCE_SECONDS: Final = 60.0

@@ -34,6 +34,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.kept_study import run_kept
 from scripts.support_pages import (
     DTYPES,
     FORMAT,
@@ -51,7 +52,6 @@ from scripts.support_pages import (
     to_markdown,
     to_page,
 )
-from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for
 from tapml.durable.strict_json import to_strict
 from tapml.matrix.implementation import Column
 from tapml.runs.folder import RunFolder
@@ -105,16 +105,8 @@ KIND: Final = RunKind(FORMAT, statuses=tuple(LETTERS), results={"cell": Outcome}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the matrix and write it."""
     options = _parse(arguments)
-    try:
-        with ended_by_sigterm():
-            return _make(options)
-    except KeyboardInterrupt as interrupt:
-        kept = f" with --folder {options.folder}" if options.folder else ""
-        print(f"{word_for(interrupt)}; run it again{kept} to continue", file=sys.stderr)
-        return exit_code_of(interrupt)
-    except TapmlError as error:
-        print(f"support_matrix: {error}", file=sys.stderr)
-        return error.exit_code
+    again = "run it again" + (f" with --folder {options.folder}" if options.folder else "")
+    return run_kept("support_matrix", lambda: _make(options), again)
 
 
 def _make(options: argparse.Namespace) -> int:

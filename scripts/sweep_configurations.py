@@ -20,16 +20,18 @@ from typing import Final
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts import configuration_shapes  # noqa: E402
-from scripts.configuration_shapes import (  # noqa: E402
+from scripts import configuration_shapes
+from scripts.configuration_shapes import (
     Configuration,
     Shape,
     configurations,
     shapes_of,
 )
-from scripts.environment import ROOT  # noqa: E402
-from scripts.support_matrix import Case, devices_of, fill, shown  # noqa: E402
-from scripts.support_pages import (  # noqa: E402
+from scripts.environment import ROOT
+from scripts.kept_study import run_kept
+from scripts.marked_section import write_between
+from scripts.support_matrix import Case, devices_of, fill, shown
+from scripts.support_pages import (
     Shown,
     Table,
     by_order,
@@ -38,10 +40,9 @@ from scripts.support_pages import (  # noqa: E402
     read_matrix,
     to_json,
 )
-from tapml.cli.model_arguments import byte_size, times  # noqa: E402
-from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for  # noqa: E402
-from tapml.durable.files import write_text  # noqa: E402
-from tapml_targets.errors import InputError, TapmlError  # noqa: E402
+from tapml.cli.model_arguments import byte_size, times
+from tapml.durable.files import write_text
+from tapml_targets.errors import InputError
 
 PAGE: Final = ROOT / "docs" / "configurations.md"
 CELLS: Final = ROOT / "docs" / "configurations.json"
@@ -64,15 +65,7 @@ exit codes: 0; 1 a shape fails; 2 input; 130 interrupted, and what was done is k
 def main(arguments: Sequence[str] | None = None) -> int:
     """Validate what is missing and write the page."""
     options = _parse(arguments)
-    try:
-        with ended_by_sigterm():
-            return _sweep(options)
-    except KeyboardInterrupt as interrupt:
-        print(f"{word_for(interrupt)}; run it again to continue", file=sys.stderr)
-        return exit_code_of(interrupt)
-    except TapmlError as error:
-        print(f"scripts/sweep_configurations.py: {error}", file=sys.stderr)
-        return error.exit_code
+    return run_kept("sweep_configurations", lambda: _sweep(options))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -131,10 +124,7 @@ def _sweep(options: argparse.Namespace) -> int:
     lines = list(page_lines(rows, every, table, columns, options.largest))
     text = "\n".join(lines)
     if options.page.is_file():
-        page = options.page.read_text("utf-8")
-        before, _, rest = page.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        write_text(options.page, f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+        write_between(options.page, BEGIN, END, text)
     print(text)
     return int(any(each.support in ("fail", "degraded") for each in made.values()))
 

@@ -29,12 +29,12 @@ from typing import Any, Final
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.plan_without_weights import plan_without_weights  # noqa: E402
-from tapml.cli.model_arguments import positive  # noqa: E402
-from tapml.durable.files import write_json  # noqa: E402
-from tapml.models.mapped_weights import BOUND  # noqa: E402
-from tapml.models.tensor_file import ALIGNMENT, write_tensors  # noqa: E402
-from tapml_targets.errors import InputError, TapmlError  # noqa: E402
+from scripts.plan_without_weights import plan_without_weights
+from tapml.cli.model_arguments import positive
+from tapml.durable.files import write_json
+from tapml.models.mapped_weights import BOUND
+from tapml.models.tensor_file import ALIGNMENT, write_tensors
+from tapml_targets.errors import InputError, TapmlError
 
 LLAMA2_7B: Final = {
     "vocab_size": 32000,

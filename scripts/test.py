@@ -9,29 +9,32 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from scripts.python_version import require_python  # noqa: E402
+from scripts.python_version import require_python
 
 require_python()
 
-from scripts import debian, environment  # noqa: E402
+from scripts import debian, environment
 
 EXTRAS = (
     "bench", "check", "compare", "cpu", "dask", "host", "invariants", "metal", "models", "opencl",
     "opencl-cpu", "openvino", "qr", "simulator", "test", "torchrec", "vulkan", "webgpu",
 )  # fmt: skip
-CHECKS = (
-    ("ruff check", ["-m", "ruff", "check"]),
-    ("ruff format", ["-m", "ruff", "format", "--check"]),
-    ("mypy", ["-m", "mypy"]),
-    ("web", ["-m", "scripts.web_checks"]),
-)
+# They take a second or two: the tests begin behind them.
+QUICK_CHECKS = {
+    "ruff check": ["-m", "ruff", "check"],
+    "ruff format": ["-m", "ruff", "format", "--check"],
+}
+# They run beside the tests: mypy alone keeps one core busy for most of a minute.
+CHECKS = {"mypy": ["-m", "mypy"], "web": ["-m", "scripts.web_checks"]}
 # Tests often wait for processes they started: on two cores four workers leave none idle. A file's
 # tests share fixtures. Files with few tests may take longest: tests/conftest.py orders them.
 SPREAD = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -86,49 +89,66 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if os.environ.get("CI", "").lower() in ("1", "true"):
         os.environ["TAPML_REQUIRE_DEVICES"] = "1"
-    failed = [] if options.no_checks else run_checks()
-    if options.checks_only:
-        return 1 if failed else 0
-    to_pytest = [*TIERS[options.tier], *(to_pytest or SPREAD)]
-    status = run_tests(["-m", "pytest", *to_pytest])
-    if failed:
-        print(f"failed before the tests: {', '.join(failed)} (their output is above)", flush=True)
-    return status or (1 if failed else 0)
+    with Checks({} if options.no_checks else {**QUICK_CHECKS, **CHECKS}) as checks:
+        checks.finish(QUICK_CHECKS)
+        to_pytest = [*TIERS[options.tier], *(to_pytest or SPREAD)]
+        status = 0 if options.checks_only else run_tests(["-m", "pytest", *to_pytest])
+        checks.finish(CHECKS)
+    if checks.failed:
+        print(f"failed: {', '.join(checks.failed)} (their output is above)", flush=True)
+    return status or (1 if checks.failed else 0)
 
 
-def run_checks() -> list[str]:
-    """Run all checks at once, show what the failing ones say, and return their names."""
-    started = time.monotonic()
-    running = [
-        (
-            name,
-            subprocess.Popen(
+class Checks:
+    """Checks by name that all run at once, also beside the tests; leaving the block ends them.
+
+    Attributes
+    ----------
+    failed
+        Names of those that have failed so far.
+    """
+
+    def __init__(self, checks: Mapping[str, Sequence[str]]) -> None:
+        self.failed: list[str] = []
+        self._checks = checks
+        self._running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+        self._started = time.monotonic()
+
+    def __enter__(self) -> "Checks":
+        for name, arguments in self._checks.items():
+            # A file, because nobody reads a pipe while the tests run.
+            output = tempfile.TemporaryFile()
+            process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=environment.ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=subprocess.STDOUT,
-                text=True,
-            ),
-        )
-        for name, arguments in CHECKS
-    ]
-    failed = []
-    try:
-        for name, process in running:
-            output, _ = process.communicate()
-            verdict = "passed" if process.returncode == 0 else "FAILED"
-            if process.returncode != 0:
-                failed.append(name)
-                print(output.rstrip())
-            seconds = time.monotonic() - started
+            )
+            self._running[name] = process, output
+        return self
+
+    def finish(self, names: Iterable[str]) -> None:
+        """Wait for some of the checks, and show what the failing ones say."""
+        for name in names:
+            if name not in self._running:
+                continue
+            process, output = self._running[name]
+            passed = process.wait() == 0
+            if not passed:
+                self.failed.append(name)
+                output.seek(0)
+                print(output.read().decode("utf-8", "replace").rstrip())
+            seconds = time.monotonic() - self._started
+            verdict = "passed" if passed else "FAILED"
             print(f"{name}: {verdict}, {seconds:.1f} s after the checks began", flush=True)
-    finally:
+
+    def __exit__(self, *_: object) -> None:
         # After Ctrl-C. A terminal sends it to them as well, and `kill` to this process alone.
-        for _, process in running:
+        for process, output in self._running.values():
             process.terminate()
             process.wait()
-    return failed
+            output.close()
 
 
 class _TerminatedError(KeyboardInterrupt):

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The project's root instead of this folder, whose test.py would hide the standard library's.
 sys.path[0] = str(ROOT)
 
-from scripts.zoo_corpus import (  # noqa: E402
+from scripts.zoo_corpus import (
     CORPUS_PYTHON,
     CORPUS_SHA256,
     Corpus,
@@ -40,7 +40,7 @@ from scripts.zoo_corpus import (  # noqa: E402
     read_corpus,
     words,
 )
-from tapml.models.prompts import beginnings  # noqa: E402
+from tapml.models.prompts import beginnings
 
 NAME = "pydoc-llama"
 BEGIN, END = "<|begin|>", "<|end|>"

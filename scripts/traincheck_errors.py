@@ -25,9 +25,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.bench_traincheck import cpu_seconds  # noqa: E402
-from scripts.training_errors import one_process, ranks  # noqa: E402
-from scripts.training_errors.case import CASES, RIGHT_SEEDS, TWIN_SEED, Case  # noqa: E402
+from scripts.bench_traincheck import cpu_seconds
+from scripts.training_errors import one_process, ranks
+from scripts.training_errors.case import CASES, RIGHT_SEEDS, TWIN_SEED, Case
 
 RESULTS: Final = ROOT / "scripts" / "training_errors" / "traincheck.jsonl"
 # Those of small models first, and of ranks last: they take least and most.

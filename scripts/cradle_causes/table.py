@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from scripts.cradle_causes.causes import CAUSES, Cause
 from scripts.cradle_causes.further import FURTHER
+from scripts.marked_section import write_between
 from tapml.comparing.result import NOT_FAULTS
 
 BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --table writes from here -->"
@@ -57,13 +58,11 @@ def write_table(page: Path, studied: Sequence[dict[str, Any]]) -> None:
 
     One that nothing was studied of stays as it is.
     """
-    text = page.read_text("utf-8")
     of_onnx = [each for each in studied if _is_onnx(each)]
     others = [each for each in studied if not _is_onnx(each)]
     for begin, end, some in ((BEGIN, END, others), (ONNX_BEGIN, ONNX_END, of_onnx)):
         if some:
-            text = _between(text, begin, end, table(some))
-    page.write_text(text, encoding="utf-8")
+            write_between(page, begin, end, table(some))
 
 
 def write_further(page: Path, studied: Sequence[dict[str, Any]]) -> None:
@@ -73,15 +72,7 @@ def write_further(page: Path, studied: Sequence[dict[str, Any]]) -> None:
     of_torch = sum(_is_torch(each) for each in studied)
     said = (f"{len(studied)} models, {of_torch} of them torch modules. {len(clean)} pairs have no "
             f"fault, and {accused} of them are accused.\n\n")  # fmt: skip
-    text = _between(page.read_text("utf-8"), FURTHER_BEGIN, FURTHER_END,
-                    said + table(studied, FURTHER))  # fmt: skip
-    page.write_text(text, encoding="utf-8")
-
-
-def _between(text: str, begin: str, end: str, put: str) -> str:
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n\n{put}\n{end}{after}"
+    write_between(page, FURTHER_BEGIN, FURTHER_END, said + table(studied, FURTHER))
 
 
 def _is_torch(document: dict[str, Any]) -> bool:

@@ -15,9 +15,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(ROOT)
 
-from scripts.model_set.applications import APPLICATIONS, make_application  # noqa: E402
-from scripts.model_set.rare import RARE, make_rare  # noqa: E402
-from scripts.model_set.trained import TRAINED, make_trained  # noqa: E402
+from scripts.model_set.applications import APPLICATIONS, make_application
+from scripts.model_set.rare import RARE, make_rare
+from scripts.model_set.trained import TRAINED, make_trained
 
 
 def main(folder: Path, names: list[str]) -> None:

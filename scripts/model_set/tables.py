@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from scripts.marked_section import write_between
 from scripts.model_set.case import KERAS_BACKENDS
 from tapml.comparing.causes import Document, causes, faults, unique_inconsistencies
 
@@ -85,10 +86,7 @@ def _confirmed_by(pair: Document) -> str | None:
 
 def write_tables(page: Path, results: Sequence[dict[str, Any]]) -> None:
     """Put the tables between the two marks of a page."""
-    text = page.read_text("utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n{END}{after}", encoding="utf-8")
+    write_between(page, BEGIN, END, tables(results))
 
 
 def tables(results: Sequence[dict[str, Any]]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections import Counter
@@ -19,8 +18,8 @@ from scripts.mutants.subject import Device, open_subject
 from scripts.mutants.text_kinds import TEXT_KINDS
 from tapml_targets.driver import DeviceDescription
 
-BEGIN: Final = "<!-- languages: written by scripts/score_mutants.py --languages -->\n"
-END: Final = "<!-- end of languages -->\n"
+BEGIN: Final = "<!-- languages: written by scripts/score_mutants.py --languages -->"
+END: Final = "<!-- end of languages -->"
 
 
 @dataclass(frozen=True)
@@ -165,18 +164,3 @@ def missed(languages: Sequence[LanguageScore]) -> list[str]:
         for s in each.scores
         if s.outcome == "missed"
     ]
-
-
-def put_into(page: Path, made: str) -> None:
-    """Put a table between the page's two marks.
-
-    Raises
-    ------
-    ValueError
-        If the page lacks them.
-    """
-    text = page.read_text("utf-8")
-    pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f"{page} has no line {BEGIN.strip()!r} with {END.strip()!r} below it")
-    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n{made}\n{END}", text), "utf-8")

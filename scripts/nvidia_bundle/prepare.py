@@ -50,7 +50,7 @@ sys.path[0] = str(Path(__file__).resolve().parent)
 if sys.version_info < (3, 11):
     sys.exit("run.py: expected Python 3.11 or newer, got " + sys.version.split()[0])
 
-from scripts.nvidia_bundle.run import main  # noqa: E402
+from scripts.nvidia_bundle.run import main
 
 if __name__ == "__main__":
     sys.exit(main(Path(__file__).resolve().parent))

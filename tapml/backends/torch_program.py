@@ -29,6 +29,7 @@ from tapml.models.loaded import Loaded, LoadedEncoder, LoadedModel, LoadedModule
 from tapml.models.one_entry import encoded
 from tapml.models.recorded_module import RecordedModule
 from tapml.models.recurrent import LoadedRecurrent
+from tapml.models.said_by import said_by
 from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _ATTENTION: Final = {
@@ -206,8 +207,7 @@ def _of_language(model: Loaded) -> Program:
                 dynamic_shapes=tuple({1: least[name]} if name in least else None for name in given),
             )
     except Exception as error:  # Of any class, from what the model does as it is recorded.
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UnsupportedOperatorError(f"torch.export of {model.name}: {line[:300]}") from error
+        raise UnsupportedOperatorError(f"torch.export of {model.name}: {said_by(error)}") from error
     inputs = [
         Input(name, (1, None), "int64")
         if name in least

@@ -398,6 +398,7 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
 
     from tapml.comparing.result import where
     from tapml.comparing.tokens import tokens_of
+    from tapml.comparing.verdicts import reason_of_agreement
 
     console = Console(highlight=False, emoji=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -421,7 +422,9 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         unread = ", ".join(comparison.unread)
         console.print(Text(f"not read, as no input is named so (labels are y): {unread}"))
     for pair in comparison.pairs:
-        if pair.status != "agree" or not pair.reason.endswith("of the output's scale"):
+        # The table has the deviation.
+        largest = pair.metrics.get("elementwise", {}).get("largest")
+        if largest is None or pair.reason != reason_of_agreement(largest):
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
         at = f" at {layer}" if layer else ""

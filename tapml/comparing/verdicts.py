@@ -265,7 +265,7 @@ def judge(
             found["near"] = _tier(near, limits.confirmed, float(relative.max())) | {
                 "share": float(near.mean()), "instances": ranges(near),
             }  # fmt: skip
-        reason = f"the largest deviation is {relative.max():.1e} of the output's scale"
+        reason = reason_of_agreement(float(relative.max()))
         if empty := _instances_with_nan(first, count):
             reason += f"; {empty} of {count} instances have NaN on both sides"
         return OutputVerdict("agree", reason, worst, found)
@@ -336,6 +336,11 @@ def ranges(flags: Array) -> str:
         str(first) if behind == first + 1 else f"{first}-{behind - 1}"
         for first, behind in edges.reshape(-1, 2).tolist()
     )
+
+
+def reason_of_agreement(largest: float) -> str:
+    """What is said of outputs that agree, if there is no more to say."""
+    return f"the largest deviation is {largest:.1e} of the output's scale"
 
 
 def _instances_with_nan(outputs: Mapping[str, Array], count: int) -> int:

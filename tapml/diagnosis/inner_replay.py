@@ -15,6 +15,7 @@ from tapml.diagnosis.cutting import Cut
 from tapml.diagnosis.evaluation import MOST_POINTS, Evaluation, raw_bits
 from tapml.diagnosis.failure_context import FailureContext, whole
 from tapml.diagnosis.steps import Steps
+from tapml.models.said_by import said_by
 from tapml.oracles.carved_case import CarvedCase
 from tapml.oracles.sensitivity import expect
 from tapml.oracles.twin_runs import Case, Perturbations, Twin
@@ -173,19 +174,15 @@ def replay_inner(context: FailureContext, steps: Steps, cut: Cut, what: str) -> 
     except DeviceLostError:
         raise
     except CompileError as error:
-        context.note(f"{what} could not be compiled by itself: {_short(error)}")
+        context.note(f"{what} could not be compiled by itself: {said_by(error)}")
         return None
     except TapmlError as error:
-        context.note(f"{what} could not be replayed by itself: {_short(error)}")
+        context.note(f"{what} could not be replayed by itself: {said_by(error)}")
         return None
     if result.verdict.status == "not run":
         context.note(f"{what} was not judged: {result.verdict.reason}")
         return None
     return InnerReplay(cut, result, closely)
-
-
-def _short(error: Exception) -> str:
-    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
 
 
 def _twin(context: FailureContext, steps: Steps, cut: Cut) -> Twin:

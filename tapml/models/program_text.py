@@ -21,6 +21,7 @@ from torch._export.serde import schema
 from torch._export.serde import serialize as _serialize
 from torch.utils import _pytree
 
+from tapml.models.said_by import said_by
 from tapml_targets.errors import InputError
 
 # PyTorch does not annotate all of it.
@@ -97,9 +98,8 @@ def read_program(
     except InputError:
         raise
     except Exception as error:  # PyTorch raises errors of any class on a malformed program
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"the recorded program cannot be read ({reason[0][:200]}): record the module again "
+            f"the recorded program cannot be read ({said_by(error)}): record the module again "
             "with this PyTorch (tapml.from_torch)"
         ) from error
 

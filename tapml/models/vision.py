@@ -15,6 +15,7 @@ from tapml.models.entries import EntryModule
 from tapml.models.families.family import Family
 from tapml.models.loaded import LoadedModule, OwnStep
 from tapml.models.one_entry import one_entry
+from tapml.models.said_by import said_by
 from tapml.models.stored import MODULE, ModuleTensor, StoredModule
 from tapml_targets.errors import InputError
 
@@ -108,11 +109,10 @@ def load_vision(
             try:
                 names = tuple(results(module(**{source: values})))
             except Exception as error:  # a class may ask for anything
-                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 raise DoesNotRun(
                     f"{type(module).__name__} does not run on {what} of {list(shape[1:])} "
-                    f"({type(error).__name__}: {line[:200]}): expected a folder whose configuration"
-                    " fits its class"
+                    f"({type(error).__name__}: {said_by(error)}): expected a folder whose "
+                    "configuration fits its class"
                 ) from error
     signature = StoredModule(
         name=folder.name,

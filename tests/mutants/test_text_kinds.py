@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-import pytest
-
-from scripts.mutants.languages import BEGIN, END, put_into
 from scripts.mutants.text_kinds import BARRIER, INDEX, WAVE, text_edits
 from tapml_targets.platforms import kernel_languages
 
@@ -80,13 +76,3 @@ def test_glsl_has_no_waves() -> None:
     assert found[BARRIER] == ["barrier();"]
     assert found[WAVE] == []
     assert found[INDEX][::2] == ["int(gl_LocalInvocationID.x)", "0"]
-
-
-def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"above\n\n{BEGIN}\nold\n\n{END}\nbelow\n")
-    put_into(page, "| new |\n")
-    assert page.read_text() == f"above\n\n{BEGIN}\n| new |\n\n{END}\nbelow\n"
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="has no line '<!-- languages"):
-        put_into(page, "| new |\n")

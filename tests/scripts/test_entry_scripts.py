@@ -74,6 +74,29 @@ def test_what_ends_the_script_ends_the_tests_as_ctrl_c_does() -> None:
     assert said == "torn down\n"
 
 
+CHECKS = {
+    "right": ["-c", "print('not shown')"],
+    "wrong": ["-c", "raise SystemExit('this is wrong')"],
+    "endless": ["-c", "import time; time.sleep(600)"],
+}
+
+
+def test_checks_run_beside_the_tests_and_end_with_them() -> None:
+    code = (
+        "import scripts.test as script;"
+        f"checks = script.Checks({CHECKS!r}).__enter__();"
+        "checks.finish(['right', 'wrong', 'left out']); print(checks.failed);"
+        "process, _ = checks._running['endless'];"
+        "checks.__exit__(); print(process.returncode)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    lines = [line.partition(",")[0] for line in ran.stdout.splitlines()]
+    assert lines == ["right: passed", "this is wrong", "wrong: FAILED", "['wrong']", "-15"]
+
+
 def test_continuous_integration_does_what_a_newcomer_does() -> None:
     commands = [
         line

@@ -31,7 +31,6 @@ from scripts.nvidia_bundle.unpacking import (
     read_manifest,
     unpacked,
 )
-from scripts.nvidia_machine import BEGIN, END, replaced
 from tests.conftest import RequireDevice
 
 MACHINE = {"gpu": "NVIDIA H100", "driver": "580.1", "date": "2026-11-26", "python": "3.12.3"}
@@ -69,13 +68,6 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('{"format": "another"}')
     with pytest.raises(ValueError, match="holds no results: expected tapml-nvidia/1"):
         read_results(tmp_path / "results.json")
-
-
-def test_a_table_takes_the_place_of_the_last_one() -> None:
-    document = f"before\n{BEGIN}\nold\n{END}\nbehind\n"
-    assert replaced(document, "new\n") == f"before\n{BEGIN}\n\nnew\n\n{END}\nbehind\n"
-    with pytest.raises(ValueError, match="expected the lines"):
-        replaced("no markers", "new")
 
 
 @pytest.mark.parametrize(

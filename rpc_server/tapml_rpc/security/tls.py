@@ -5,10 +5,14 @@ from __future__ import annotations
 import hmac
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tapml_rpc.security.certificates import Certificate, fingerprint_of, parse_fingerprint
 from tapml_targets.errors import InputError, SetupError
+
+# X509_V_ERR_* of OpenSSL: what it knows no issuer of, or what has signed itself.
+_UNKNOWN_AUTHORITY: Final = frozenset({2, 18, 19, 20, 21})
+_EXPIRED: Final = 10
 
 
 def server_context(certificate: Certificate) -> ssl.SSLContext:
@@ -72,10 +76,14 @@ def _pinned_context(fingerprint: str) -> ssl.SSLContext:
     return context
 
 
+class _OtherFingerprint(ssl.SSLCertVerificationError):
+    """The certificate is not the one whose fingerprint is known."""
+
+
 def _compare(der: bytes | None, fingerprint: str) -> None:
     found = fingerprint_of(der or b"")
     if not hmac.compare_digest(found, fingerprint):
-        raise ssl.SSLCertVerificationError(
+        raise _OtherFingerprint(
             1, f"the certificate's fingerprint is {found}, expected {fingerprint}"
         )
 
@@ -96,18 +104,19 @@ def _meaning(error: ssl.SSLError) -> str:
 
 def _why_untrusted(error: ssl.SSLCertVerificationError) -> str:
     message = getattr(error, "verify_message", "") or str(error.args[-1])
-    if "self-signed" in message or "self signed" in message or "local issuer" in message:
+    code = getattr(error, "verify_code", 0)
+    if code in _UNKNOWN_AUTHORITY:
         return (
             "no authority known here signed its certificate. If it is a device's own, give the "
             "fingerprint that `tapml rpc serve` printed there (TAPML_RPC_FINGERPRINT), or the "
             "certificate's file (TAPML_RPC_CA)"
         )
-    if "fingerprint" in message:
+    if isinstance(error, _OtherFingerprint):
         return (
             f"{message}. Either the device made a new certificate, then compare with what "
             "`tapml rpc serve` prints there, or somebody is in between"
         )
-    if "expired" in message:
+    if code == _EXPIRED:
         return "its certificate has expired; a device makes a new one when it is started again"
     return (
         f"{message}. A certificate holds for the names in it: use one of those, or give its "

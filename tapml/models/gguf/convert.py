@@ -21,6 +21,7 @@ from tapml.models.gguf.bounds import check_bounds
 from tapml.models.gguf.tokenizer import tokenizer_config, tokenizer_json
 from tapml.models.packed.stored import write_packed_folder
 from tapml.models.packed.weight import PackedWeight
+from tapml.models.said_by import said_by
 from tapml_targets.errors import InputError
 from tapml_targets.installed import install_hint
 
@@ -108,9 +109,8 @@ def _open(path: Path) -> Any:
     try:
         return GGUFReader(path)
     except Exception as error:  # the library raises errors of any class on a damaged file
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"{path} is not a whole GGUF file ({reason[0][:200]}): fetch it again"
+            f"{path} is not a whole GGUF file ({said_by(error)}): fetch it again"
         ) from error
 
 

@@ -92,14 +92,10 @@ class _Proof:
     """One walk over a function, with what shared and local 64-bit memory is known to hold."""
 
     def __init__(self, function: Any, launch: LaunchRange, kept: dict[Any, Range]) -> None:
-        self._grid = dict(zip("xyz", launch.grid, strict=True))
-        self._ranges = ValueRanges(kept)
+        self._ranges = ValueRanges(function, launch, kept)
         self._sums = Sums(self._ranges)
         self._steps = 1
         self.values = ValueProof(self._ranges)
-        scalars = [p for p in function.params if tvm.ir.is_prim_var(p)]
-        for variable, (lower, upper) in zip(scalars, launch.scalars, strict=True):
-            self._ranges.bind(variable, lower, upper)
 
     @property
     def kept(self) -> dict[Any, Range]:
@@ -117,7 +113,7 @@ class _Proof:
                 for each in statement.seq:
                     self.statement(each)
             case "AttrStmt":
-                self._threads(statement)
+                self._ranges.bind_threads(statement)
                 self.statement(statement.body)
             case "DeclBuffer":
                 if isinstance(statement.data, tvm.ir.Var):
@@ -147,21 +143,11 @@ class _Proof:
             case kind:
                 raise CompileError(f"this target has no counterpart of {kind}: {statement}")
 
-    def _threads(self, statement: Any) -> None:
-        if statement.attr_key != "thread_extent":
-            return
-        tag = str(statement.node.thread_tag)
-        known = self._grid.get(tag[-1]) if tag.startswith("blockIdx.") else None
-        upper = self._ranges.of(statement.value)[1]
-        self._ranges.bind(statement.node.var, 0, max(0, min(upper, known or upper) - 1))
-
     def _loop(self, loop: Any) -> None:
         self.values.prove(loop.min)
         self.values.prove(loop.extent)
-        first, extent = self._ranges.of(loop.min), self._ranges.of(loop.extent)
-        self._ranges.bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
         before = self._steps
-        self._steps = min(before * max(extent[1], 1), UNKNOWN_STEPS)
+        self._steps = min(before * max(self._ranges.bind_loop(loop), 1), UNKNOWN_STEPS)
         self.statement(loop.body)
         self._steps = before
 

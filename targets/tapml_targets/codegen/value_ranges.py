@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import sym, tirx
 
 from tapml_targets.codegen.expression import call_name
-from tapml_targets.codegen.symbol_bounds import INT32, Range
+from tapml_targets.codegen.symbol_bounds import INT32, LaunchRange, Range
 
 _WIDE: Final = "int64"
 _INTEGERS: Final = ("int", "uint")
@@ -22,6 +22,10 @@ class ValueRanges:
 
     Parameters
     ----------
+    function
+        The device PrimFunc whose scalars are known from the start.
+    launch
+        What its scalars and grid can be.
     kept
         Ranges of what shared and local 64-bit memory holds, as far as they are known; what
         :meth:`keep` learns is added.
@@ -32,11 +36,30 @@ class ValueRanges:
         Buffers that the kernel is given: what is read from them can be anything.
     """
 
-    def __init__(self, kept: dict[Any, Range]) -> None:
+    def __init__(self, function: Any, launch: LaunchRange, kept: dict[Any, Range]) -> None:
         self.kept = kept
         self.given: set[Any] = set()
         self._analyzer = sym.Analyzer()
         self._stand_ins: dict[Any, Any] = {}
+        self._grid = dict(zip("xyz", launch.grid, strict=True))
+        scalars = [each for each in function.params if tvm.ir.is_prim_var(each)]
+        for variable, (lower, upper) in zip(scalars, launch.scalars, strict=True):
+            self.bind(variable, lower, upper)
+
+    def bind_threads(self, attribute: Any) -> None:
+        """Note what the index of an attribute of threads can be; nothing for another attribute."""
+        if attribute.attr_key != "thread_extent":
+            return
+        tag = str(attribute.node.thread_tag)
+        known = self._grid.get(tag[-1]) if tag.startswith("blockIdx.") else None
+        upper = self.of(attribute.value)[1]
+        self.bind(attribute.node.var, 0, max(0, min(upper, known or upper) - 1))
+
+    def bind_loop(self, loop: Any) -> int:
+        """Note what the variable of a loop can be; the most rounds of the loop."""
+        first, extent = self.of(loop.min), self.of(loop.extent)
+        self.bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
+        return extent[1]
 
     def bind(self, variable: Any, lower: int, upper: int) -> None:
         """Note what a variable can be."""

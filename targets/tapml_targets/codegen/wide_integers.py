@@ -118,14 +118,10 @@ class _Pairs:
             for each in function.params
             if isinstance(each.ty, PointerType) and str(each.ty.element_type) == _WIDE
         }
-        self._grid = dict(zip("xyz", launch.grid, strict=True))
-        self._ranges = ValueRanges({})
+        self._ranges = ValueRanges(function, launch, {})
         self._proof = ValueProof(self._ranges)
         self._buffers: dict[Any, Any] = {}
         self._variables: dict[Any, Any] = {}
-        scalars = [each for each in function.params if tvm.ir.is_prim_var(each)]
-        for variable, (lower, upper) in zip(scalars, launch.scalars, strict=True):
-            self._ranges.bind(variable, lower, upper)
 
     def statement(self, statement: Any) -> Any:  # noqa: PLR0911 - one return for each kind
         """One statement and what is in it."""
@@ -133,7 +129,7 @@ class _Pairs:
             case "SeqStmt":
                 return tirx.SeqStmt([self.statement(each) for each in statement.seq])
             case "AttrStmt":
-                self._threads(statement)
+                self._ranges.bind_threads(statement)
                 body = self.statement(statement.body)
                 return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
             case "For":
@@ -173,21 +169,12 @@ class _Pairs:
             return tirx.DeclBuffer(made, data=data)
         return tirx.AllocBuffer(made, statement.annotations)
 
-    def _threads(self, statement: Any) -> None:
-        if statement.attr_key != "thread_extent":
-            return
-        tag = str(statement.node.thread_tag)
-        known = self._grid.get(tag[-1]) if tag.startswith("blockIdx.") else None
-        upper = self._ranges.of(statement.value)[1]
-        self._ranges.bind(statement.node.var, 0, max(0, min(upper, known or upper) - 1))
-
     def _loop(self, loop: Any) -> Any:
         for each in (loop.min, loop.extent):
             if not self._is_of_pairs(each):
                 # Rounds are counted in 32 bits.
                 self._proof.prove(each)
-        first, extent = self._ranges.of(loop.min), self._ranges.of(loop.extent)
-        self._ranges.bind(loop.loop_var, first[0], max(first[0], first[1] + extent[1] - 1))
+        self._ranges.bind_loop(loop)
         return tirx.For(
             loop.loop_var, self._any(loop.min), self._any(loop.extent), loop.kind,
             self.statement(loop.body), loop.thread_binding, loop.annotations,
