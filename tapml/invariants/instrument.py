@@ -71,6 +71,7 @@ from tapml.invariants.summaries import (
     summarise_call,
     summarise_result,
 )
+from tapml.invariants.taking_turns import TakingTurns
 from tapml.invariants.variables import Variables
 from tapml.invariants.wrapped import (
     COLLECTIVES,
@@ -120,10 +121,9 @@ class Instruments:
         self._modules: list[tuple[torch.nn.Module, int]] = []
         self._followed: Callable[[], torch.nn.Module | None] = lambda: None
         self._whole: int | None = None
-        self._turns: set[int] = set()
+        self._optimizers = TakingTurns()
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
-        self._places: dict[int, int] = {}
         self._stepped: set[int] = set()
         self._gathering: set[type[torch.optim.Optimizer]] = set()
 
@@ -258,7 +258,7 @@ class Instruments:
         if name in CLIPS:
             with self.recorder.aside():
                 fields["gradients"] = acts_on_gradients(clipped, self.variables.parameters)
-        if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
+        if name == SCHEDULE and self._optimizers and getattr(args[0], "last_epoch", 0) >= 0:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
             fields[SCHEDULED] = not self._stepped.isdisjoint(map(id, groups))
@@ -398,15 +398,18 @@ class Instruments:
             recorder.begin_training()
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
-            place = self._places.setdefault(id(optimizer), len(self._places))
+            again = optimizer in self._optimizers
+            place = self._optimizers.place(optimizer)
             self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
             rates = [group.get("lr") for group in optimizer.param_groups]
             if all(type(rate) is float and rate == 0 for rate in rates):
                 fields[RATE] = True
-            # A step that raised may have changed some of them.
-            if not self._open_steps and (self._needs is None or self._needs.between):
+            # A step that raised may have changed some of them. What is trained by an optimizer that
+            # begins, as of another fold, may have begun anew with it.
+            asked = self._needs is None or self._needs.between
+            if asked and again and not self._open_steps:
                 moved = self.variables.moved(before)
                 if moved is not None:
                     fields["moved"] = moved
@@ -445,10 +448,7 @@ class Instruments:
             recorder.leave(number, {})
             held = (each for group in optimizer.param_groups for each in group["params"])
             self._left.keep(optimizer, held)
-            # Several optimizers take turns in one step; one that comes again begins another.
-            begins = not self._turns or id(optimizer) in self._turns
-            self._turns = {id(optimizer)} | (set() if begins else self._turns)
-            if begins:
+            if self._optimizers.begins(optimizer):
                 self.variables.note_states(recorder)
                 try:
                     if self._after_step is not None:
@@ -479,7 +479,7 @@ class Instruments:
 
         fields = {**summarise_call(args[1:], kwargs), "gradients": gradients}
         if unused is not None:
-            fields |= {"place": self._places[id(args[0])], UNUSED: unused}
+            fields |= {"place": self._optimizers.place(args[0]), UNUSED: unused}
         self._call(ZERO_GRAD, run, fields)
 
     def _backward(

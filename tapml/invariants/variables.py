@@ -11,7 +11,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import is_
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -21,6 +20,7 @@ from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, IDLE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
+from tapml.invariants.structure import Structure
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml.invariants.versions import PLAIN, Marks
 from tapml_targets.errors import InputError, SetupError
@@ -73,13 +73,15 @@ class Variables:
         self._needs = needs
         self._walked: list[Variable] | None = None
         self._parameters: list[Variable] = []
-        self._structure: _Structure | None = None
+        self._structure: Structure | None = None
         self._last: dict[int, str] = {}
         self._views: dict[int, tuple[int, torch.Tensor]] = {}
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._unnamed: dict[int, str] = {}
+        self._named: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._named_from: list[Variable] = []
         self._marks: Marks | None = None
         self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
@@ -216,7 +218,7 @@ class Variables:
             self._walked = list(self.all())
             self._parameters = [each for each in self._walked if each.kind == "Parameter"]
             if self._needs is not None:
-                self._structure = _Structure(self.models(), self.optimizers())
+                self._structure = Structure(self.models(), self.optimizers())
         return self._walked
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -307,7 +309,8 @@ class Variables:
     def moved(self, now: dict[str, str]) -> str | None:
         """A parameter in an optimizer whose digest is not what the last step left.
 
-        Empty if there is none, None before the second step.
+        Empty if there is none, None before the second step. A parameter of another model may have
+        the name of one that is gone.
         """
         if not self._after:
             return None
@@ -315,7 +318,8 @@ class Variables:
             return ""
         after = self._after
         for each in self.parameters():
-            if each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]:
+            differs = each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]
+            if differs and self._named[each.name]() is each.tensor:
                 return each.name
         return ""
 
@@ -370,6 +374,9 @@ class Variables:
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""
         after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
+        if self._named_from is not self._parameters:
+            self._named_from = self._parameters
+            self._named = {each.name: weakref.ref(each.tensor) for each in self._parameters}
         if self._unnamed:
             known = {id(each.tensor): each.name for each in self.parameters()}
             moved = {known[key]: was for key, was in self._unnamed.items() if key in known}
@@ -515,47 +522,6 @@ def _compiled(module: torch.nn.Module) -> bool:
 
 def _sum_of(bits: torch.Tensor) -> str:
     return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
-
-
-class _Structure:
-    """Which parameters, buffers and parts models have, and what their optimizers hold."""
-
-    def __init__(
-        self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
-    ) -> None:
-        self._tops = _identities(models, optimizers)
-        parts = [part for model in models for part in model.modules()]
-        tables: list[dict[str, Any]] = []
-        for part in parts:
-            tables += part._parameters, part._buffers, part._modules
-        self._tables, self._sizes = tables, list(map(len, tables))
-        entries = [(table, name, value) for table in tables for name, value in table.items()]
-        self._holders = [table for table, _, _ in entries]
-        self._names = [name for _, name, _ in entries]
-        self._entries = [value for _, _, value in entries]
-        self._held = _held(optimizers)
-
-    def holds(self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> bool:
-        """Whether all is as it was."""
-        return (
-            self._tops == _identities(models, optimizers)
-            and self._held == _held(optimizers)
-            and self._sizes == list(map(len, self._tables))
-            and all(map(is_, map(dict.get, self._holders, self._names), self._entries))
-        )
-
-
-def _identities(*parts: Iterable[object]) -> list[int]:
-    return [id(each) for group in parts for each in group]
-
-
-def _held(optimizers: list[torch.optim.Optimizer]) -> list[int]:
-    return [
-        id(each)
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for each in group["params"]
-    ]
 
 
 def _gradient(tensor: torch.Tensor) -> _Gradient:
