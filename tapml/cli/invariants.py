@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tapml.cli.model_arguments import number
+from tapml.invariants.no_collection import no_collection
 from tapml.runs.wording import counted
 from tapml_targets.errors import EXIT_MISMATCH, EXIT_USAGE, InputError
 
@@ -259,6 +260,11 @@ def _tell_end(command: list[str], collected: Collected) -> None:
 
 def _infer(arguments: argparse.Namespace) -> int:
     """Learn a set."""
+    with no_collection():
+        return _learn(arguments)
+
+
+def _learn(arguments: argparse.Namespace) -> int:
     _import_pyarrow()
     from tapml.invariants.inference import infer, run_of
     from tapml.invariants.invariant import write_set

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import importlib
 import os
 import re
 import shlex
 import sys
-import traceback
 from typing import Any, Final, NoReturn
 
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for
@@ -87,8 +85,7 @@ class _Parser(argparse.ArgumentParser):
         if option is not None:
             given = option.partition("=")[0]
             options = [name for action in self._actions for name in action.option_strings]
-            near = difflib.get_close_matches(given, options, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = _meant(given, options)
             self.exit(
                 EXIT_USAGE,
                 f"{self.prog}: unknown option {given!r}.{hint} See `{self.prog} --help`.\n",
@@ -113,8 +110,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         word = message.partition("invalid choice: ")[2].partition("'")[2].partition("'")[0]
         choices = [str(choice) for action in self._actions for choice in (action.choices or ())]
-        near = difflib.get_close_matches(word, choices, n=1) if word else []
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = _meant(word, choices) if word else ""
         self.exit(EXIT_USAGE, f"{self.prog}: {message}.{hint} See `{self.prog} --help`.\n")
 
 
@@ -154,6 +150,15 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
     return parser
 
 
+def _meant(word: str, known: list[str]) -> str:
+    """A question with the known word that is nearest, if one is near."""
+    # Most commands need no help, and all wait for what is imported.
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = argparse.Namespace(debug=False)
@@ -173,6 +178,8 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_USAGE
     except (TapmlError, OSError, ModuleNotFoundError) as error:
         if arguments.debug:
+            import traceback
+
             traceback.print_exc()
         print(f"tapml: {_explain(error, arguments.debug)}", file=sys.stderr)
         return error.exit_code if isinstance(error, TapmlError) else EXIT_USAGE

@@ -84,17 +84,21 @@ _ASIDE: Final = " "
 _PLACES: Final = 4096
 
 # What losses are made of.
-_TERMS: Final = COMPARED | frozenset(
-    [
-        "torch.Tensor.gather",
-        "torch.gather",
-        "torch.nn.functional.cross_entropy",
-        "torch.nn.functional.kl_div",
-        "torch.nn.functional.logsigmoid",
-        "torch.nn.functional.nll_loss",
-        "torch.nn.functional.softplus",
-        "torch.nn.functional.triplet_margin_loss",
-    ]
+_TERMS: Final = (
+    COMPARED
+    | ON_LOGITS
+    | frozenset(
+        [
+            "torch.Tensor.gather",
+            "torch.gather",
+            "torch.nn.functional.cross_entropy",
+            "torch.nn.functional.kl_div",
+            "torch.nn.functional.logsigmoid",
+            "torch.nn.functional.nll_loss",
+            "torch.nn.functional.softplus",
+            "torch.nn.functional.triplet_margin_loss",
+        ]
+    )
 )
 
 # Others have functions of their own, which must run.
@@ -142,6 +146,7 @@ class FunctionMode(TorchFunctionMode):
         self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
+        self._of_optimizers: dict[str, bool] = {}
 
     def __torch_function__(
         self,
@@ -175,11 +180,9 @@ class FunctionMode(TorchFunctionMode):
             recorder.touch(name)
             return func(*args, **kwargs)
         fields: Mapping[str, Any] = self._called(args, kwargs)
-        if name in ON_LOGITS and (before := activation_before(args[0] if args else None)):
-            fields = self._kept(fields, ACTIVATION, before)
-        if name in COMPARED and self._looks is not None:
-            with recorder.aside():
-                fields = {**fields, **self._looks(name, args, None)}
+        term = name in _TERMS
+        if term:
+            fields = self._before_term(name, args, fields)
         number = recorder.enter(name, fields)
         try:
             result = func(*args, **kwargs)
@@ -187,10 +190,21 @@ class FunctionMode(TorchFunctionMode):
             recorder.leave(number, {"raised": type(error).__name__})
             raise
         gave: Mapping[str, Any] = self._gave(result)
-        if name in _TERMS and isinstance(result, torch.Tensor):
+        if term and isinstance(result, torch.Tensor):
             gave = self._of_term(name, args, result, gave)
         recorder.leave(number, gave)
         return result
+
+    def _before_term(
+        self, name: str, args: Sequence[Any], fields: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The fields of a call of a loss."""
+        if name in ON_LOGITS and (before := activation_before(args[0] if args else None)):
+            fields = self._kept(fields, ACTIVATION, before)
+        if name in COMPARED and self._looks is not None:
+            with self._recorder.aside():
+                fields = {**fields, **self._looks(name, args, None)}
+        return fields
 
     def _of_term(
         self, name: str, args: Sequence[Any], result: torch.Tensor, fields: Mapping[str, Any]
@@ -321,7 +335,13 @@ class FunctionMode(TorchFunctionMode):
     def _repeats(self, name: str) -> bool:
         """Whether an optimizer step calls a function again: it does so for every parameter."""
         stack = self._recorder.open_calls()
-        if not stack or not stack[-1].name.startswith("torch.optim."):
+        if not stack:
+            return False
+        call = stack[-1].name
+        found = self._of_optimizers.get(call)
+        if found is None:
+            found = self._of_optimizers[call] = call.startswith("torch.optim.")
+        if not found:
             return False
         if self._step != stack[-1].number:
             self._step = stack[-1].number

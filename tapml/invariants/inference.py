@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tapml.invariants.invariant import FORMAT, Invariant, InvariantSet, ranked, sentence
+from tapml.invariants.no_collection import no_collection
 from tapml.invariants.precondition import applies, deduce
 from tapml.invariants.record import Window, windows_of
 from tapml.invariants.relation import Example, Memory, Params, Relation, relations
@@ -52,7 +51,7 @@ def infer(
         Called with each relation's name and how many invariants it gave.
     """
     found: list[Invariant] = []
-    with _no_collection():
+    with no_collection():
         for relation in relations().values():
             before = len(found)
             for params in _hypotheses(relation, runs):
@@ -61,18 +60,6 @@ def infer(
                     found.append(invariant)
             progress(relation.name, len(found) - before)
     return ranked(InvariantSet(FORMAT, [run.name for run in runs], found))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Records hold no cycles; looking for some makes long traces slower than linear."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _hypotheses(relation: Relation, runs: Sequence[Run]) -> list[Params]:

@@ -1,7 +1,7 @@
 """Hooks and wrappers that let a recorder see a training process; the script stays as it is.
 
-Modules and optimizers have global hooks in PyTorch. Where it has none (``backward``,
-``zero_grad``, data loaders, collectives, ``torch.save``) the function is wrapped, and unwrapped at
+Optimizers have global hooks in PyTorch. Where it has none, or slow ones (modules, ``backward``,
+``zero_grad``, data loaders, collectives, ``torch.save``), the function is wrapped, and unwrapped at
 the end. Nothing here draws random numbers or writes to a tensor of the run.
 """
 
@@ -20,7 +20,6 @@ import torch.nn.init
 import torch.nn.utils
 import torch.overrides
 import torch.utils.data
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -35,27 +34,24 @@ from tapml.invariants.looks import (
     graph_of,
     parameters_of,
     read_once,
-    untracked_norms,
     weights_in,
 )
-from tapml.invariants.modules import is_model, module_name, parts_of_module, trains
+from tapml.invariants.module_calls import ModuleCalls
+from tapml.invariants.modules import trains
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
     BACKWARD,
     BATCH,
     CLIPS,
     CURRENT,
-    FORWARD,
     GRAPH,
     INITIALISE,
     OVERWRITE,
-    PARTS,
     RATE,
     SAVE,
     SCHEDULE,
     SCHEDULED,
     STEP,
-    UNTRACKED,
     UNUSED,
     VARIABLE,
     ZERO_GRAD,
@@ -64,13 +60,13 @@ from tapml.invariants.record import (
 from tapml.invariants.recorder import Recorder, current
 from tapml.invariants.scores import Scores
 from tapml.invariants.summaries import (
-    Shared,
     bits_of,
     digest_of_all,
     summarise_batch,
     summarise_call,
     summarise_result,
 )
+from tapml.invariants.taking_turns import TakingTurns
 from tapml.invariants.variables import Variables
 from tapml.invariants.wrapped import (
     COLLECTIVES,
@@ -109,21 +105,15 @@ class Instruments:
         self.recorder = recorder
         self.variables = Variables(needs)
         self._needs = needs
-        shared = Shared()
-        self._called = summarise_call if needs is None else shared.call
-        self._gave = summarise_result if needs is None else shared.result
         self._inputs = Inputs(needs)
         self._left = GradientsLeft()
         self._scores = Scores() if needs is None or needs.scores else None
         self._mode: FunctionMode | None = None
         self._after_step = after_step
-        self._modules: list[tuple[torch.nn.Module, int]] = []
-        self._followed: Callable[[], torch.nn.Module | None] = lambda: None
-        self._whole: int | None = None
-        self._turns: set[int] = set()
+        self._modules = ModuleCalls(recorder, self.variables, self._inputs, needs)
+        self._optimizers = TakingTurns()
         self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
         self._inner: dict[int, int] = {}
-        self._places: dict[int, int] = {}
         self._stepped: set[int] = set()
         self._gathering: set[type[torch.optim.Optimizer]] = set()
 
@@ -138,14 +128,13 @@ class Instruments:
                 )
             stack.enter_context(current(self.recorder))
             for handle in (
-                register_module_forward_pre_hook(self._before_forward),
-                register_module_forward_hook(
-                    self._after_forward, with_kwargs=True, always_call=True
-                ),
                 register_optimizer_step_pre_hook(self._before_step),
                 register_optimizer_step_post_hook(self._after_optimizer_step),
             ):
                 stack.callback(handle.remove)
+            call = torch.nn.Module.__call__
+            stack.callback(setattr, torch.nn.Module, "__call__", call)
+            torch.nn.Module.__call__ = self._modules.seeing(call)  # type: ignore[method-assign]
             self._wrap(torch.optim.Optimizer, "__init__", self._made_optimizer)
             self._wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
             self._wrap(torch.nn.Module, "zero_grad", self._zero_grad)
@@ -169,6 +158,7 @@ class Instruments:
                 self._mode = stack.enter_context(
                     FunctionMode(self.recorder, self._needs, self._looks)
                 )
+                self._modules.mode = self._mode
                 stack.callback(self._mode.optimizer_ends)
                 if self._needs is not None:
                     self.variables.versions_tell = self._mode.versions_tell
@@ -249,7 +239,7 @@ class Instruments:
             # Module.train calls itself for every child.
             return original(*args, **kwargs)
         if name == TRAIN and any(each is args[0] for each in self.variables.whole_models()):
-            self._followed = weakref.ref(args[0])
+            self._modules.followed = weakref.ref(args[0])
         if name in CLIPS:
             clipped, args, kwargs = read_once("parameters", args, kwargs)
         given = args[1:] if not name.startswith("torch.nn.utils") else args
@@ -258,90 +248,11 @@ class Instruments:
         if name in CLIPS:
             with self.recorder.aside():
                 fields["gradients"] = acts_on_gradients(clipped, self.variables.parameters)
-        if name == SCHEDULE and self._places and getattr(args[0], "last_epoch", 0) >= 0:
+        if name == SCHEDULE and self._optimizers and getattr(args[0], "last_epoch", 0) >= 0:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
             fields[SCHEDULED] = not self._stepped.isdisjoint(map(id, groups))
         return self._call(name, lambda: original(*args, **kwargs), fields, inside=name not in MUTED)
-
-    # Modules
-
-    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        recorder = self.recorder
-        if recorder.muted or torch.compiler.is_compiling():
-            return
-        if self._mode is not None and not self._modules:
-            # An optimizer that raised told nobody.
-            self._mode.optimizer_ends()
-        name = module_name(module)
-        needs, outer = self._needs, bool(self._modules)
-        if outer:
-            self.variables.add_part(module)
-        if outer and needs is not None and name not in needs.whole:
-            recorder.touch(name)
-            self._modules.append((module, recorder.enter_blind(name)))
-            return
-        # What is looked at here calls nothing that is wrapped.
-        with torch._C.DisableTorchFunction():
-            fields: dict[str, Value] = {}
-            mark = ""
-            if not outer and is_model(module):
-                self.variables.add_model(module)
-                self._followed = weakref.ref(module)
-                if torch.is_grad_enabled():
-                    self.variables.ran_with_gradients(module)
-                recorder.begin_training()
-                recorder.training = module.training
-                recorder.stage = "train" if module.training else "eval"
-                fields["class"] = type(module).__qualname__
-                mark = digest_of_all(args) if self._needs is None else ""
-                fields["module.training"] = module.training
-                given = self._inputs.given(module, args, recorder.step)
-                if not module.training and (needs is None or needs.norms):
-                    fields[UNTRACKED] = untracked_norms(module)
-                self._whole = recorder.enter(FORWARD, {**fields, **given}, mark)
-            if needs is not None and name not in needs.whole:
-                recorder.touch(name)
-                number = recorder.enter_blind(name)
-            else:
-                fields["module.training"] = module.training
-                if module._modules:
-                    fields[PARTS] = parts_of_module(module)
-                fields.update(self._called(args, {}))
-                number = recorder.enter(name, fields)
-        self._modules.append((module, number))
-
-    def _after_forward(self, module: torch.nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        # After an exception, PyTorch leaves out the keyword arguments.
-        *given, output = rest
-        kwargs: dict[str, Any] = given[0] if given else {}
-        recorder = self.recorder
-        modules = self._modules
-        if recorder.muted or not modules:
-            return
-        if modules[-1][0] is not module and not any(each is module for each, _ in modules):
-            return
-        # Modules above it on the stack have raised.
-        while self._modules[-1][0] is not module:
-            self._modules.pop()
-        _, number = self._modules.pop()
-        if self._modules and recorder.blind:
-            recorder.leave(number, {})
-            return
-        with torch._C.DisableTorchFunction():
-            # In a watched run, equal results have one object, which nobody changes.
-            fields = self._gave(output)
-            if kwargs:
-                fields = self._called((), kwargs) | fields
-            if isinstance(output, torch.Tensor) and output.numel() == 1:
-                finite = bool(torch.isfinite(output.detach()))
-                fields = {**fields, "result.finite": finite}
-            recorder.leave(number, fields)
-            if not self._modules and self._whole is not None:
-                whole, self._whole = self._whole, None
-                self._inputs.gave(module, output)
-                both = kwargs and self._needs is None
-                recorder.leave(whole, fields, digest_of_all((args, kwargs)) if both else "")
 
     def _initialise(
         self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -398,15 +309,18 @@ class Instruments:
             recorder.begin_training()
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
-            place = self._places.setdefault(id(optimizer), len(self._places))
+            again = optimizer in self._optimizers
+            place = self._optimizers.place(optimizer)
             self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
             rates = [group.get("lr") for group in optimizer.param_groups]
             if all(type(rate) is float and rate == 0 for rate in rates):
                 fields[RATE] = True
-            # A step that raised may have changed some of them.
-            if not self._open_steps and (self._needs is None or self._needs.between):
+            # A step that raised may have changed some of them. What is trained by an optimizer that
+            # begins, as of another fold, may have begun anew with it.
+            asked = self._needs is None or self._needs.between
+            if asked and again and not self._open_steps:
                 moved = self.variables.moved(before)
                 if moved is not None:
                     fields["moved"] = moved
@@ -445,10 +359,7 @@ class Instruments:
             recorder.leave(number, {})
             held = (each for group in optimizer.param_groups for each in group["params"])
             self._left.keep(optimizer, held)
-            # Several optimizers take turns in one step; one that comes again begins another.
-            begins = not self._turns or id(optimizer) in self._turns
-            self._turns = {id(optimizer)} | (set() if begins else self._turns)
-            if begins:
+            if self._optimizers.begins(optimizer):
                 self.variables.note_states(recorder)
                 try:
                     if self._after_step is not None:
@@ -479,7 +390,7 @@ class Instruments:
 
         fields = {**summarise_call(args[1:], kwargs), "gradients": gradients}
         if unused is not None:
-            fields |= {"place": self._places[id(args[0])], UNUSED: unused}
+            fields |= {"place": self._optimizers.place(args[0]), UNUSED: unused}
         self._call(ZERO_GRAD, run, fields)
 
     def _backward(
@@ -511,7 +422,7 @@ class Instruments:
         """
         recorder, models = self.recorder, self.variables.whole_models()
         if recorder.stage != "init" and (models or held):
-            followed = [each for each in models if each is self._followed()]
+            followed = [each for each in models if each is self._modules.followed()]
             last = (followed or models)[-1:]
             recorder.training = any(each.training for each in last) or trains(models, held)
             recorder.stage = "train" if recorder.training else "eval"

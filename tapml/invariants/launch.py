@@ -52,6 +52,7 @@ def collect(
     eager: bool = False,
     needs: Path | None = None,
     look_on: Callable[[Callable[[], bool]], bool] | None = None,
+    read: Callable[[Path], Trace] = read_trace,
 ) -> Collected:
     """Run a command with recording; its output goes where this process's goes.
 
@@ -68,6 +69,8 @@ def collect(
     look_on
         Called while the command runs, with what tells whether it has ended; the command goes on
         if it returns True, and is ended if False.
+    read
+        Reads the trace when the command has ended.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def collect(
     finally:
         _end(run, signal.SIGTERM)
     trained = any(folder.glob(f"*{SUFFIX}"))
-    trace = read_trace(folder) if trained else None
+    trace = read(folder) if trained else None
     ends = [rows[-1] for rows in trace.processes] if trace is not None else []
     if stopped and ends and all(row.kind == END for row in ends):
         # It had come to its end when it was asked to.

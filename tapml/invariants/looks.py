@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -71,18 +72,21 @@ class GradientsLeft:
     """Tells whether an optimizer used the gradients that are cleared."""
 
     def __init__(self) -> None:
-        self._marks: dict[int, _Mark | None] = {}
+        self._marks: WeakKeyDictionary[torch.optim.Optimizer, _Mark | None] = WeakKeyDictionary()
 
-    def keep(self, owner: object, parameters: Iterable[torch.Tensor]) -> None:
+    def keep(self, owner: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
         """The optimizer has used, or cleared, what there is."""
-        self._marks[id(owner)] = _mark(parameters)
+        self._marks[owner] = _mark(parameters)
 
     def unused(self, owner: object, parameters: Iterable[torch.Tensor]) -> bool | None:
-        """Whether there are gradients that it did not use; None before its first step."""
-        if id(owner) not in self._marks:
+        """Whether there are gradients that it did not use; None before its first step.
+
+        None of a module, which uses no gradient.
+        """
+        if not isinstance(owner, torch.optim.Optimizer) or owner not in self._marks:
             return None
         now = _mark(parameters)
-        return now is not None and now != self._marks[id(owner)]
+        return now is not None and now != self._marks[owner]
 
 
 _Mark = tuple[int, int, int]

@@ -33,10 +33,10 @@ def trains(models: Sequence[torch.nn.Module], held: Sequence[torch.Tensor]) -> b
     return bool(held)
 
 
-def parts_of_module(module: torch.nn.Module) -> list[str]:
+def parts_of_module(module: torch.nn.Module) -> tuple[str, ...]:
     """The APIs of a module's parts, sorted; lists and dictionaries are not called themselves."""
     # A watched run asks in every step.
-    return list(_apis_of(frozenset(_kinds(module))))
+    return _apis_of(frozenset(_kinds(module)))
 
 
 def _kinds(module: torch.nn.Module) -> list[type[torch.nn.Module]]:

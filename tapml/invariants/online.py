@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +20,20 @@ import msgspec
 from tapml.invariants.checking import (
     Checker,
     CheckReport,
+    Finding,
     OnViolation,
-    check_trace,
     grouped,
     report_of,
     said,
     step_text,
 )
-from tapml.invariants.following import follow
+from tapml.invariants.following import Following
 from tapml.invariants.invariant import InvariantSet
 from tapml.invariants.launch import Collected, collect
 from tapml.invariants.live_page import live_page
 from tapml.invariants.needs import needs_of
+from tapml.invariants.record import Window
+from tapml.invariants.trace import Trace
 from tapml.runs.wording import counted
 
 
@@ -55,8 +57,8 @@ def check_command(
     eager
         Run without ``torch.compile``.
     on_violation
-        ``report``: look at the trace when the command has ended. ``warn``: `tell` when an invariant
-        is first violated. ``stop``: end the command then.
+        ``report``: say nothing while the command runs. ``warn``: `tell` when an invariant is first
+        violated. ``stop``: end the command then.
     port
         Serve a page of what is found on this machine while the command runs; 0 takes a free port.
     tell
@@ -77,16 +79,22 @@ def check_command(
     checker, lock = Checker(invariants), threading.Lock()
     steps = 0
     ranks: tuple[int, ...] = (0,)
+    windows: Iterator[Window] = iter(())
 
     def report() -> CheckReport:
         return report_of(checker, name, steps, ranks)
 
-    def look_on(ended: Callable[[], bool]) -> bool:
+    def check(window: Window) -> list[Finding]:
         nonlocal steps, ranks
-        for window in follow(folder, ended):
-            with lock:
-                new = checker.check(window)
-                steps, ranks = max(window.step, 0), tuple(range(len(window.processes)))
+        with lock:
+            steps, ranks = max(window.step, 0), tuple(range(len(window.processes)))
+            return checker.check(window)
+
+    def look_on(ended: Callable[[], bool]) -> bool:
+        nonlocal windows
+        windows = following.windows(ended)
+        for window in windows:
+            new = check(window)
             for cause in grouped(new) if on_violation != "report" else ():
                 others = len(cause.findings) - 1
                 more = f" (and {counted(others, 'rule')} more)" if others else ""
@@ -95,19 +103,23 @@ def check_command(
                 return False
         return True
 
+    def rest(_: Path) -> Trace:
+        for window in windows:
+            check(window)
+        return following.trace()
+
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="tapml-invariants-")))
         folder, needs = place / "trace", place / "needs.json"
+        following = Following(folder)
         needs.write_bytes(msgspec.json.encode(needs_of(invariants)))
         if port is not None:
             page = live_page(report, lock, port, invariants.invariants)
             tell(f"live page: {stack.enter_context(page)}")
-        watched = on_violation != "report" or port is not None
-        seen = look_on if watched else None
-        collected = collect(command, folder, eager=eager, needs=needs, look_on=seen)
+        collected = collect(command, folder, eager=eager, needs=needs, look_on=look_on, read=rest)
         trace, found = collected.trace, None
         if trace is not None:
-            found = check_trace(trace, invariants, name=name)
+            found = report_of(checker, name, trace.steps, trace.ranks, trace.notes)
     if found is not None and collected.stopped and found.causes:
         first = step_text(min(cause.first_step for cause in found.causes))
         note = f"the command was ended by a violation in {first}; what came later is not checked"

@@ -28,6 +28,11 @@ SEEN: Final = "seen"
 BEFORE_TRAINING: Final = -1
 """The step of records before the first training step begins."""
 
+PLANNED_STEPS: Final = "meta.planned_steps"
+"""Where a context has how many optimizer steps the run is to make."""
+PLANNED_BATCHES: Final = "meta.planned_batches"
+"""Where it has how many batches an epoch of training is to have, if these are not all."""
+
 BATCH: Final = "torch.utils.data.DataLoader.__next__"
 BACKWARD: Final = "torch.autograd.backward"
 FORWARD: Final = "model.forward"

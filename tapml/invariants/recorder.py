@@ -72,7 +72,7 @@ class OpenCall:
 
     def __init__(self, number: int, name: str, blind: bool = False) -> None:
         self.number, self.name, self.blind = number, name, blind
-        self.seen: set[str] = set()
+        self.seen: set[str] | None = None
 
 
 class _Aside:
@@ -193,9 +193,23 @@ class Recorder:
         number = self._next
         self._next = number + 1
         parent = stack[-1].number if stack else -1
-        self._add(CALL, name, number, parent, None, digest, fields)
+        if not self._repeats(CALL, name, number, parent, digest, fields):
+            self._add(CALL, name, number, parent, None, digest, fields)
         stack.append(OpenCall(number, name))
         return number
+
+    def _repeats(
+        self, kind: str, name: str, number: int, parent: int, digest: str, fields: Fields
+    ) -> bool:
+        """Whether it needs no row, because the step before has it at this place."""
+        repeating = self._repeating
+        if repeating is None or not repeating.follows or not self.enabled:
+            return False
+        if threading.get_ident() != self._main:
+            return False
+        # Nobody asks a return for its context: its call has it.
+        context = _NO_CONTEXT if kind == RETURN else self._context()
+        return repeating.takes(kind, name, number, parent, digest, context, fields)
 
     @property
     def blind(self) -> bool:
@@ -214,6 +228,8 @@ class Recorder:
         """Something happens inside the innermost open call: its return says what, once each."""
         stack = self.open_calls()
         if stack and not stack[-1].blind:
+            if stack[-1].seen is None:
+                stack[-1].seen = set()
             stack[-1].seen.add(name)
 
     def leave(self, number: int, fields: Fields, digest: str = "") -> None:
@@ -226,14 +242,17 @@ class Recorder:
                 break
         if call is not None and call.seen:
             fields = {**fields, SEEN: sorted(call.seen)}
-        if call is None or not call.blind:
-            self._add(RETURN, call.name if call else "", number, -1, "", digest, fields)
+        name = call.name if call else ""
+        blind = call is not None and call.blind
+        if not blind and not self._repeats(RETURN, name, number, -1, digest, fields):
+            self._add(RETURN, name, number, -1, "", digest, fields)
 
     def note(self, kind: str, name: str, fields: Fields, digest: str = "") -> None:
         """Record a change or state of a variable, inside the innermost open call."""
         stack = self.open_calls()
         parent = stack[-1].number if stack else -1
-        self._add(kind, name, -1, parent, self.last_source, digest, fields)
+        if not self._repeats(kind, name, -1, parent, digest, fields):
+            self._add(kind, name, -1, parent, self.last_source, digest, fields)
 
     def note_states(self, states: list[tuple[str, Fields, str]]) -> None:
         """Record the states of variables after a step: name, fields and digest of each."""
@@ -284,14 +303,9 @@ class Recorder:
         if not self.enabled:
             return
         identity = threading.get_ident()
-        # Nobody asks a return for it: its call has it.
         quiet = kind == RETURN and self._repeating is not None
         context = _NO_CONTEXT if quiet else self._context()
-        if self._repeating is not None:
-            mine = identity == self._main
-            if mine and self._repeating.takes(kind, name, number, parent, digest, context, fields):
-                return
-            self.release()
+        self.release()
         self._put(
             Row(
                 kind,

@@ -24,6 +24,8 @@ class Repeating:
     ----------
     times
         How many steps in a row have repeated the one before them.
+    follows
+        Whether this step has repeated the one before it so far.
     """
 
     def __init__(self) -> None:
@@ -31,10 +33,12 @@ class Repeating:
         self._rows: list[Row] = []
         # Kind, name, context, fields and digest of each: all that is compared.
         self._wanted: list[_Wanted] = []
+        # Places of states of variables among them, and which of these are equal.
+        self._states: list[int] = []
         self._same: list[int] = []
         self._now: list[Row] = []
         self._made: list[_Made] = []
-        self._follows = self._delivers = False
+        self.follows = self._delivers = False
 
     def takes(
         self,
@@ -47,23 +51,22 @@ class Repeating:
         fields: Fields,
     ) -> bool:
         """Whether what is recorded now is what came at this place in the step before."""
-        if not self._follows:
-            return False
         made = self._made
         place = len(made)
-        if place < len(self._wanted):
-            its_kind, its_name, its_context, its_fields, its_digest = self._wanted[place]
-            if (
-                its_kind == kind
-                and its_name == name
-                and (its_context is context or its_context == context)
-                # The place of a batch in its epoch is no two times the same.
-                and (its_fields is fields or its_fields == fields or name == BATCH)
-                and (its_digest == digest or kind == STATE or name == BATCH)
-            ):
-                made.append((self._rows[place], number, parent, digest, fields))
-                return True
-        return False
+        if not self.follows or place >= len(self._wanted):
+            return False
+        its_kind, its_name, its_context, its_fields, its_digest = self._wanted[place]
+        same = (
+            its_kind == kind
+            and its_name == name
+            and (its_context is context or its_context == context)
+            # The place of a batch in its epoch is no two times the same.
+            and (its_fields is fields or its_fields == fields or name == BATCH)
+            and (its_digest == digest or kind == STATE or name == BATCH)
+        )
+        if same:
+            made.append((self._rows[place], number, parent, digest, fields))
+        return same
 
     def takes_states(
         self, states: list[tuple[str, Fields, str]], parent: int, context: Fields
@@ -74,7 +77,7 @@ class Repeating:
         """
         made = self._made
         first = len(made)
-        wanted = self._wanted[first : first + len(states)] if self._follows else []
+        wanted = self._wanted[first : first + len(states)] if self.follows else []
         if wanted and (wanted[0][2] is not context and wanted[0][2] != context):
             return 0
         shared = wanted[0][2] if wanted else context
@@ -89,7 +92,7 @@ class Repeating:
 
     def released(self, step: int) -> Iterator[Row]:
         """The rows of this step so far, which does something else from here on."""
-        self._follows = False
+        self.follows = False
         made, self._made = self._made, []
         for row, number, parent, digest, fields in made:
             yield row._replace(
@@ -107,11 +110,10 @@ class Repeating:
 
     def repeated(self) -> bool:
         """Whether all of this step, which ends, was the same as in the step before."""
-        if not self._follows or len(self._made) != len(self._rows) or not self._rows:
+        if not self.follows or len(self._made) != len(self._rows) or not self._rows:
             return False
         # Tied parameters have equal digests, whatever these are.
-        same = _pattern([digest for row, _, _, digest, _ in self._made if row.kind == STATE])
-        return same == self._same
+        return _pattern([self._made[place][3] for place in self._states]) == self._same
 
     def begin(self, *, repeated: bool) -> None:
         """The next step begins; what was recorded in this one is what it may repeat."""
@@ -121,9 +123,10 @@ class Repeating:
             self.times = 0
             self._rows = self._now
             self._wanted = [(r.kind, r.name, r.context, r.fields, r.digest) for r in self._now]
-            self._same = _pattern([row.digest for row in self._now if row.kind == STATE])
+            self._states = [place for place, row in enumerate(self._now) if row.kind == STATE]
+            self._same = _pattern([self._now[place].digest for place in self._states])
             self._delivers = any(row.name == BATCH for row in self._now)
-        self._now, self._made, self._follows = [], [], True
+        self._now, self._made, self.follows = [], [], True
 
     def batches(self, step: int) -> Window:
         """The batches of this step alone, which repeated the one before in all else."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tapml.invariants.record import Value
+from tapml.invariants.record import PARTS, Value
 
 _TEXT: Final = 80
 _ITEMS: Final = 4
@@ -165,6 +165,16 @@ def summarise_batch(batch: Any) -> dict[str, Value]:
     return {**summarise_result(batch), "result.digest": parts_of(batch)}
 
 
+def summarise_module(
+    training: bool, parts: tuple[str, ...] | None, args: Sequence[Any]
+) -> dict[str, Value]:
+    """The fields of a module's call: its mode, the APIs of its parts, arguments by place."""
+    fields: dict[str, Value] = {"module.training": training}
+    if parts is not None:
+        fields[PARTS] = list(parts)
+    return fields | summarise_call(args, {})
+
+
 class Shared:
     """Summaries of a watched run: equal calls share one object, which nobody changes.
 
@@ -173,6 +183,7 @@ class Shared:
 
     def __init__(self) -> None:
         self._calls: dict[Any, dict[str, Value]] = {}
+        self._modules: dict[Any, dict[str, Value]] = {}
         self._results: dict[Any, dict[str, Value]] = {}
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
@@ -182,6 +193,17 @@ class Shared:
         if found is None:
             found = summarise_call(args, kwargs)
             self._keep(self._calls, key, found)
+        return found
+
+    def module(
+        self, training: bool, parts: tuple[str, ...] | None, args: Sequence[Any]
+    ) -> dict[str, Value]:
+        """As :func:`summarise_module`."""
+        key = (parts, training, *map(_key, args))
+        found = self._modules.get(key)
+        if found is None:
+            found = summarise_module(training, parts, args)
+            self._keep(self._modules, key, found)
         return found
 
     def result(self, result: Any) -> dict[str, Value]:

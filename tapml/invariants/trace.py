@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -193,9 +193,18 @@ def read_trace(folder: Path) -> Trace:
             "it again"
         )
     notes: list[str] = []
+    return trace_of(folder, [(path, tuple(rows_of(path, notes))) for path in files], notes)
+
+
+def trace_of(
+    folder: Path, files: Iterable[tuple[Path, tuple[Row, ...]]], notes: list[str]
+) -> Trace:
+    """A trace of the rows of its files, or of the last row of each, with notes on their ends.
+
+    Raises InputError if no file has a row, or two files are of one rank.
+    """
     processes = []
-    for path in files:
-        rows = tuple(rows_of(path, notes))
+    for path, rows in files:
         if rows:
             processes.append(rows)
             if rows[-1].kind != END:

@@ -11,7 +11,8 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import is_
+from itertools import repeat
+from operator import attrgetter, is_not
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ from tapml.invariants.environment import EAGER_VARIABLE
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, IDLE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
+from tapml.invariants.structure import Structure
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml.invariants.versions import PLAIN, Marks
 from tapml_targets.errors import InputError, SetupError
@@ -73,13 +75,18 @@ class Variables:
         self._needs = needs
         self._walked: list[Variable] | None = None
         self._parameters: list[Variable] = []
-        self._structure: _Structure | None = None
+        self._names: list[str] = []
+        self._tensors: list[torch.Tensor] = []
+        self._leaves = False
+        self._structure: Structure | None = None
         self._last: dict[int, str] = {}
         self._views: dict[int, tuple[int, torch.Tensor]] = {}
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._unnamed: dict[int, str] = {}
+        self._named: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._named_from: list[Variable] = []
         self._marks: Marks | None = None
         self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
@@ -208,15 +215,15 @@ class Variables:
         self._variables()
         return self._parameters
 
-    def _tensors(self) -> list[torch.Tensor]:
-        return [each.tensor for each in self.parameters()]
-
     def _variables(self) -> list[Variable]:
         if self._needs is None or self._walked is None:
             self._walked = list(self.all())
             self._parameters = [each for each in self._walked if each.kind == "Parameter"]
+            self._names = [each.name for each in self._parameters]
+            self._tensors = [each.tensor for each in self._parameters]
+            self._leaves = all(each.is_leaf for each in self._tensors)
             if self._needs is not None:
-                self._structure = _Structure(self.models(), self.optimizers())
+                self._structure = Structure(self.models(), self.optimizers())
         return self._walked
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -238,7 +245,12 @@ class Variables:
             return {each.name: self._gradient(each.tensor) for each in self.parameters()}
         if not self._sought(call, "grad"):
             return {}
-        return {each.name: _mark(each.tensor) for each in self.parameters()}
+        parameters = self.parameters()
+        found = dict.fromkeys(self._names, _NO_GRADIENT)
+        # Before a backward call there is often none.
+        if not self._leaves or any(map(is_not, map(_GRADIENT, self._tensors), repeat(None))):
+            found.update((each.name, _mark(each.tensor)) for each in parameters)
+        return found
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
         # Looked at once between two calls that change gradients.
@@ -266,8 +278,9 @@ class Variables:
         """The digest of each parameter."""
         if self._needs is not None and self._after and not self._needs.between:
             return self._after
+        self._variables()
         # What goes round the version counter, such as ``tensor.data``, digests alone see.
-        if self._marks is None or not self._marks.hold(self._tensors(), self.versions_tell):
+        if self._marks is None or not self._marks.hold(self._tensors, self.versions_tell):
             found = {each.name: self._digest(each.tensor) for each in self.parameters()}
             # A closure inside the first step may be the first to run the model, which names them.
             self._unnamed = {
@@ -307,7 +320,8 @@ class Variables:
     def moved(self, now: dict[str, str]) -> str | None:
         """A parameter in an optimizer whose digest is not what the last step left.
 
-        Empty if there is none, None before the second step.
+        Empty if there is none, None before the second step. A parameter of another model may have
+        the name of one that is gone.
         """
         if not self._after:
             return None
@@ -315,7 +329,8 @@ class Variables:
             return ""
         after = self._after
         for each in self.parameters():
-            if each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]:
+            differs = each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]
+            if differs and self._named[each.name]() is each.tensor:
                 return each.name
         return ""
 
@@ -330,6 +345,10 @@ class Variables:
                 return digest(tensor)
             self._views[id(tensor)] = place, view
         return _sum_of(view)
+
+    def _sum_of_view(self, tensor: torch.Tensor) -> str:
+        known = self._views.get(id(tensor))
+        return self._digest(tensor) if known is None else _sum_of(known[1])
 
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
@@ -369,17 +388,23 @@ class Variables:
 
     def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
         """Record what an optimizer step changed."""
-        after = self._after = {each.name: self._digest(each.tensor) for each in self.parameters()}
+        self._variables()
+        asked = self._needs is not None and self._needs.between and self.versions_tell is not None
+        lie = asked and self._marks is not None and self._marks.again(self._tensors)
+        if asked and not lie:
+            self._marks = Marks.of(self._tensors)
+        # Views of parameters that lie where they lay need no second look.
+        digest_of = self._sum_of_view if lie else self._digest
+        after = self._after = dict(zip(self._names, map(digest_of, self._tensors), strict=True))
+        if self._named_from is not self._parameters:
+            self._named_from = self._parameters
+            self._named = {each.name: weakref.ref(each.tensor) for each in self._parameters}
         if self._unnamed:
             known = {id(each.tensor): each.name for each in self.parameters()}
             moved = {known[key]: was for key, was in self._unnamed.items() if key in known}
             before = {**before, **moved}
             self._unnamed = {}
         if self._needs is not None:
-            if self._needs.between and self.versions_tell is not None:
-                tensors = self._tensors()
-                if self._marks is None or not self._marks.again(tensors):
-                    self._marks = Marks.of(tensors)
             if any(before.get(name, now) != now for name, now in after.items()):
                 recorder.touch("Parameter.data changes")
             return
@@ -407,7 +432,7 @@ class Variables:
             last, now = before.get(id(each.tensor)), self._after.get(each.name)
             now = self._last[id(each.tensor)] = now or self._digest(each.tensor)
             changed = None if last is None else last != now
-            unused = self._unused(each, changed, left)
+            unused = not each.in_optimizer and self._unused(each, changed, left)
             states.append((each.name, self._state(each, changed, unused), now))
         recorder.note_states(states)
         # Identities are those of what this keeps.
@@ -421,10 +446,11 @@ class Variables:
     def _unused(self, variable: Variable, changed: bool | None, left: dict[int, str]) -> bool:
         """Whether a parameter got a gradient since the last step that nothing used.
 
-        No optimizer holds it, and it kept its value. A gradient that an earlier step left is none.
+        Of one that no optimizer holds, and that kept its value. A gradient that an earlier step
+        left is none.
         """
         tensor = variable.tensor
-        if variable.in_optimizer or not (variable.in_model and tensor.requires_grad):
+        if not (variable.in_model and tensor.requires_grad):
             return False
         if tensor.grad is None or self._gradient(tensor)[0] != "nonzero":
             return False
@@ -517,47 +543,6 @@ def _sum_of(bits: torch.Tensor) -> str:
     return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
 
 
-class _Structure:
-    """Which parameters, buffers and parts models have, and what their optimizers hold."""
-
-    def __init__(
-        self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
-    ) -> None:
-        self._tops = _identities(models, optimizers)
-        parts = [part for model in models for part in model.modules()]
-        tables: list[dict[str, Any]] = []
-        for part in parts:
-            tables += part._parameters, part._buffers, part._modules
-        self._tables, self._sizes = tables, list(map(len, tables))
-        entries = [(table, name, value) for table in tables for name, value in table.items()]
-        self._holders = [table for table, _, _ in entries]
-        self._names = [name for _, name, _ in entries]
-        self._entries = [value for _, _, value in entries]
-        self._held = _held(optimizers)
-
-    def holds(self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> bool:
-        """Whether all is as it was."""
-        return (
-            self._tops == _identities(models, optimizers)
-            and self._held == _held(optimizers)
-            and self._sizes == list(map(len, self._tables))
-            and all(map(is_, map(dict.get, self._holders, self._names), self._entries))
-        )
-
-
-def _identities(*parts: Iterable[object]) -> list[int]:
-    return [id(each) for group in parts for each in group]
-
-
-def _held(optimizers: list[torch.optim.Optimizer]) -> list[int]:
-    return [
-        id(each)
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for each in group["params"]
-    ]
-
-
 def _gradient(tensor: torch.Tensor) -> _Gradient:
     mark = _mark(tensor)
     gradient = tensor.grad
@@ -593,5 +578,6 @@ def _mark(tensor: torch.Tensor) -> _Gradient:
     return _NO_GRADIENT if gradient is None else ("", id(gradient), gradient._version)
 
 
+_GRADIENT: Final = attrgetter("grad")
 _Gradient: TypeAlias = tuple[str, int, int]
 _NO_GRADIENT: Final[_Gradient] = ("none", 0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import is_
+from operator import attrgetter, is_
 from typing import Final
 
 import torch
@@ -30,10 +30,8 @@ class Marks:
         """Take the versions of now, if these are the tensors and they lie where they lay."""
         if not self._are(tensors):
             return False
-        found = _found(tensors)
-        lies = all(now[1] == was[1] for now, was in zip(found, self._found, strict=True))
-        self._found = found
-        return lies
+        before, self._found = self._found, _found(tensors)
+        return before[1] == self._found[1]
 
     def hold(
         self, tensors: list[torch.Tensor], versions_tell: Callable[[set[int]], bool] | None
@@ -50,5 +48,9 @@ class Marks:
         return len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
 
 
-def _found(tensors: list[torch.Tensor]) -> list[tuple[int, int]]:
-    return [(each._version, each.data_ptr()) for each in tensors]
+_VERSION: Final = attrgetter("_version")
+
+
+def _found(tensors: list[torch.Tensor]) -> tuple[list[int], list[int]]:
+    """The version of each, and where it lies."""
+    return list(map(_VERSION, tensors)), list(map(torch.Tensor.data_ptr, tensors))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tapml.cli.main import main
-from tapml.invariants.following import follow
+from tapml.invariants.following import LET_GO_BYTES, Following, let_go
 from tapml.invariants.invariant import InvariantSet, write_set
 from tapml.invariants.launch import collect
 from tapml.invariants.online import check_command
@@ -35,7 +35,7 @@ def test_a_trace_that_grows_gives_the_steps_of_the_whole_one(clean: Trace, tmp_p
 
     writer = threading.Thread(target=write)
     writer.start()
-    found = list(follow(tmp_path, ended.is_set))
+    found = list(Following(tmp_path).windows(ended.is_set))
     writer.join()
     whole = list(windows_of(clean.processes))
     assert [each.step for each in found] == [each.step for each in whole]
@@ -56,7 +56,7 @@ def test_all_ranks_of_a_job_are_followed_together_in_their_order(
         writer.write(mine, wait=True)
         writer.close()
         (tmp_path / f"process-{os.getpid()}.arrow").rename(tmp_path / f"{name}.arrow")
-    windows = list(follow(tmp_path, lambda: True))
+    windows = list(Following(tmp_path).windows(lambda: True))
     assert [each.step for each in windows] == list(range(-1, 7))
     for window in windows:
         first, second = window.processes
@@ -65,8 +65,32 @@ def test_all_ranks_of_a_job_are_followed_together_in_their_order(
         assert {record.rank for record in second} == ({1} if window.step < 4 else set())
 
 
+def test_what_was_read_leaves_the_disk(clean: Trace, tmp_path: Path) -> None:
+    (rows,) = clean.processes
+    writer = TraceWriter(tmp_path)
+    for number in range(12):
+        marks = (f"{number} {place} {'-' * 2000}" for place in range(len(rows)))
+        many = [
+            row._replace(step=number, digest=mark) for row, mark in zip(rows, marks, strict=True)
+        ]
+        writer.write(many, wait=True)
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    size = path.stat().st_size
+    with (tmp_path / "probe").open("wb") as probe:
+        if not let_go(probe.fileno(), 4096):
+            pytest.skip("this file system keeps what was let go")
+    following = Following(tmp_path)
+    assert [window.step for window in following.windows(lambda: True)] == list(range(12))
+    assert path.stat().st_size == size > 2 * LET_GO_BYTES
+    assert path.stat().st_blocks * 512 < 1.5 * LET_GO_BYTES
+    # Of each process the last row tells how it ended.
+    trace = following.trace()
+    assert (trace.steps, trace.ranks, trace.notes) == (11, (0,), ())
+
+
 def test_a_job_that_never_trains_has_no_steps(tmp_path: Path) -> None:
-    assert list(follow(tmp_path, lambda: True)) == []
+    assert list(Following(tmp_path).windows(lambda: True)) == []
 
 
 def test_a_violation_ends_a_command_that_would_train_for_days(learned: InvariantSet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
-from tapml.invariants import watch
+from tapml.invariants import set_meta, watch
 from tapml.invariants.checking import Checker, CheckReport, report_of
 from tapml.invariants.inference import Run, infer
 from tapml.invariants.recording import recorded
@@ -191,6 +193,55 @@ def experts(*, chosen: Sequence[int] = (0, 1, 2)) -> None:
         descend(optimizer, model(rows, chosen[step % len(chosen)]).square().mean())
 
 
+def folds(*, resets: bool = False) -> None:
+    """Cross-validation: each fold makes its model, or gives one its first values again."""
+    model: Any = None
+    optimizer: torch.optim.Optimizer | None = None
+    for _ in range(3):
+        if model is None or not resets:
+            # What is made here may lie where the one before lay.
+            model = optimizer = None
+            gc.collect()
+            model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.1))
+        else:
+            model[0].reset_parameters()
+            model[1].reset_parameters()
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(4):
+            descend(optimizer, model.train()(torch.randn(6, 8)).square().mean())
+        with torch.no_grad():
+            model.eval()(torch.randn(6, 8))
+
+
+def refreshed(*, hurt: bool = False) -> None:
+    """A critic is made anew with its optimizer, while the generator trains on."""
+    generator = Net(4, 8)
+    ours = torch.optim.SGD(generator.parameters(), 1e-2)
+    critic: Any = None
+    theirs: Any = None
+    for step in range(9):
+        if step % 3 == 0:
+            critic = theirs = None
+            gc.collect()
+            critic = Critic(8, 1)
+            theirs = torch.optim.SGD(critic.parameters(), 1e-2)
+        descend(ours, -critic(generator(torch.randn(6, 4))).mean())
+        descend(theirs, critic(generator(torch.randn(6, 4)).detach()).square().mean())
+        if hurt and step == 5:
+            generator.below.weight.data.mul_(0.5)
+
+
+def epochs(*, lengths: Sequence[int] = (4, 4, 4, 4), planned: int | None = None) -> None:
+    """Epochs of four batches; some are broken off."""
+    model = Net(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    loader = DataLoader(TensorDataset(torch.randn(12, 8)), batch_size=3, shuffle=True)
+    set_meta(planned_batches=planned)
+    for length in lengths:
+        for _, (rows,) in zip(range(length), loader, strict=False):
+            descend(optimizer, model(rows).square().mean())
+
+
 def run_of(train: Callable[[], None], seed: int) -> Run:
     """A recorded run."""
     torch.manual_seed(seed)
@@ -228,6 +279,11 @@ def reports(
         (experts, partial(experts, chosen=(0, 1, 2, 3))),
         (plain, partial(plain, still=[0, 9])),
         (normed, partial(normed, share=1e-12)),
+        (folds, folds),
+        (folds, partial(folds, resets=True)),
+        (refreshed, refreshed),
+        (epochs, partial(epochs, lengths=(4, 2, 4, 2))),
+        (epochs, partial(epochs, lengths=(2, 2, 2), planned=2)),
     ],
     ids=[
         "series",
@@ -240,6 +296,11 @@ def reports(
         "expert",
         "rate-of-zero",
         "bias-before-a-norm",
+        "folds",
+        "folds-that-begin-again",
+        "critic-made-anew",
+        "budget-of-steps",
+        "budget-of-batches",
     ],
 )
 def test_a_right_program_violates_nothing(
@@ -263,6 +324,23 @@ def test_a_watch_sees_what_goes_round_the_version_counter(
     (report,) = reports(right, wrong, watched_alone=True)
     found = [each.invariant for cause in report.causes for each in cause.findings]
     assert "BetweenSteps" in {each.relation for each in found}
+
+
+def test_a_change_beside_a_model_that_is_made_anew_is_found() -> None:
+    for report in reports(refreshed, partial(refreshed, hurt=True)):
+        found = [each for cause in report.causes for each in cause.findings]
+        assert [(each.invariant.relation, each.first.step) for each in found] == [
+            ("BetweenSteps", 6)
+        ]
+
+
+@pytest.mark.parametrize(("lengths", "step"), [((4, 1, 1, 4), 6), ((1, 1), 1)])
+def test_two_epochs_that_are_broken_off_in_a_row_are_found(
+    lengths: Sequence[int], step: int
+) -> None:
+    for report in reports(epochs, partial(epochs, lengths=lengths)):
+        (found,) = [each for cause in report.causes for each in cause.findings]
+        assert (found.invariant.relation, found.first.step) == ("EpochComplete", step)
 
 
 def test_a_rate_that_stays_zero_is_found() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import INITIALISE, VARIABLE, Record, Window
+from tapml.invariants.record import INITIALISE, MAKE, VARIABLE, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name
 
 
@@ -28,12 +28,16 @@ class InitialisedOnce(Relation):
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each call; the line before it is known by the variable's number in its process."""
+        # Between two steps a model may begin anew, as for another fold: with a new optimizer.
+        anew = {record.rank for record in window.calls(MAKE)} if window.step > 0 else set()
         for record in window.records:
             if not _initialises(record):
                 continue
             # One line initialises many variables; several lines may each have their part in one.
             key = (record.rank, record.fields[VARIABLE], record.fields["line"])
-            times = memory[key] = memory.get(key, 0) + 1
+            times, step = memory.get(key, (0, window.step))
+            times = 1 if record.rank in anew and step < window.step else times + 1
+            memory[key] = times, window.step
             shape = record.fields.get("arg.0.shape")
             found = f"a variable of shape {shape} was initialised {times} times by one line"
             yield Example(times == 1, (record,), short_name(record.name), found)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import STEP, Record, Window
+from tapml.invariants.record import PLANNED_STEPS, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
-
-_PLANNED = "meta.planned_steps"
 
 
 class PlannedSteps(Relation):
@@ -19,7 +17,7 @@ class PlannedSteps(Relation):
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """One rule, if the run had a plan."""
-        if any(_PLANNED in record.context for window in windows for record in window.records):
+        if any(PLANNED_STEPS in record.context for window in windows for record in window.records):
             yield {}
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
@@ -39,7 +37,7 @@ class PlannedSteps(Relation):
             found = (last.step - first.step + 1, last)
             most[place] = max(most.get(place, found), found, key=lambda each: each[0])
         for made, last in most.values():
-            planned = last.context.get(_PLANNED)
+            planned = last.context.get(PLANNED_STEPS)
             if isinstance(planned, int):
                 said = f"{made} steps were made, {planned} were planned"
                 yield Example(made == planned, (last,), STEP, said)

@@ -62,8 +62,13 @@ class Attached:
         model: torch.nn.Module,
         optimizers: list[torch.optim.Optimizer],
         planned_steps: int | None,
+        planned_batches: int | None = None,
     ) -> None:
-        """Training begins; what an earlier training left open is closed."""
+        """Training begins; what an earlier training left open is closed.
+
+        The plan is the optimizer steps of the run and the batches of an epoch, where they are
+        known.
+        """
         self._stack.close()
         self._told = 0
         # This class stops the run itself, where the trainer can be left.
@@ -79,7 +84,7 @@ class Attached:
         )
         watched = self._stack.enter_context(watching)
         self._watched = watched if self._trace is None else None
-        set_meta(planned_steps=planned_steps)
+        set_meta(planned_steps=planned_steps, planned_batches=planned_batches)
 
     def after_step(self) -> None:
         """An optimizer step has been made. Raises InvariantViolated if the run is to stop."""

@@ -48,7 +48,9 @@ class InvariantsCallback(_callback_class()):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin."""
         optimizers = [getattr(each, "optimizer", each) for each in trainer.optimizers]
-        self._attached.begin(pl_module, optimizers, _planned(trainer))
+        batches = trainer.num_training_batches
+        known = int(batches) if math.isfinite(batches) else None
+        self._attached.begin(pl_module, optimizers, _planned(trainer), known)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
         """Stop here if the run is to stop."""

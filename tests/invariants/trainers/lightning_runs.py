@@ -46,7 +46,9 @@ class Model(pl.LightningModule):  # type: ignore[misc]
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
-def train(seed: int, *callbacks: Any, frozen_at: int = -1) -> list[float]:
+def train(
+    seed: int, *callbacks: Any, frozen_at: int = -1, batches: int | None = None
+) -> list[float]:
     """Train; the losses."""
     torch.manual_seed(seed)
     data = TensorDataset(torch.randn(16, 4), torch.randint(0, 2, (16,)))
@@ -54,6 +56,7 @@ def train(seed: int, *callbacks: Any, frozen_at: int = -1) -> list[float]:
     trainer = pl.Trainer(
         accelerator="cpu",
         max_epochs=2,
+        limit_train_batches=batches,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -75,6 +78,8 @@ def main(folder: Path) -> dict[str, Any]:
     watching = InvariantsCallback(learned)
     plain, watched = train(3), train(3, watching)
     clean = watching.report()
+    limited = InvariantsCallback(learned)
+    train(3, limited, batches=2)
     backward, stopped = torch.autograd.backward, ""
     try:
         train(3, InvariantsCallback(learned, on_violation="stop"), frozen_at=2)
@@ -85,6 +90,7 @@ def main(folder: Path) -> dict[str, Any]:
         "plain": plain,
         "watched": watched,
         "clean": {"violated": clean.violated, "steps": clean.steps},
+        "limited": limited.report().violated,
         "stopped": stopped,
         "hooks left": torch.autograd.backward is not backward,
     }

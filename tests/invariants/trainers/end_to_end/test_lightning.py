@@ -45,6 +45,10 @@ def test_a_watched_trainer_gives_the_same_losses_and_breaks_nothing(told: dict[s
     assert told["clean"] == {"violated": 0, "steps": 8}
 
 
+def test_epochs_that_the_trainer_limits_are_no_violation(told: dict[str, Any]) -> None:
+    assert told["limited"] == 0
+
+
 def test_stop_leaves_the_trainer_in_the_step_of_the_error(told: dict[str, Any]) -> None:
     assert "step 2: " in told["stopped"]
     assert told["hooks left"] is False
