@@ -8,6 +8,6 @@ from tapml_targets.simulator import discovery as simulator
 
 
 def drivers_state() -> str:
-    """Text that changes with the binding, the simulator's compiler, and whether GPUs are watched."""
+    """Text that changes with the binding, the simulator's compiler, and where GPUs are watched."""
     watched = " watched" if is_watched() else ""
     return f"{package_version('cuda-core')} {simulator.drivers_state()}{watched}"
