@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
-    """Make the models that are not there; the small trained ones together."""
+    """Make the models that are not there; those of a kind together."""
     absent = [each for each in cases if not each.model(folder).exists()]
     for kind in (TRAINED, APPLICATIONS, RARE):
         names = [each.name for each in absent if each.name in kind]
@@ -111,7 +111,8 @@ def make(folder: Path, cases: Sequence[Case], packages: Path | None) -> None:
 
 def compare_all(folder: Path, cases: Sequence[Case], packages: Path | None, until: float) -> None:
     """Compare what has no result yet."""
-    make(folder, [each for each in cases if each.name in TRAINED], packages)
+    # In few processes, each of which imports Keras; a large graph is made when its turn comes.
+    make(folder, [each for each in cases if each.name in TRAINED or each.name in RARE], packages)
     with Pool(JOBS) as pool:
         for number, case in enumerate(cases, 1):
             if time.monotonic() > until:

@@ -36,6 +36,7 @@ CONFIRMED: Final = {
     ("Norm", "keras-numpy"): "keras-norm-axis.py",
     ("Pad", "keras-torch"): "keras-symmetric-padding.py",
     ("GlobalMaxPool", "onnx-reference"): "onnx-reference-global-max-pool.py",
+    ("ConstantOfShape", "tvm"): "tvm-constant-of-shape.py",
 }
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")
 

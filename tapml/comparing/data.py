@@ -14,7 +14,7 @@ from tapml.backends.runner import Array, Input
 from tapml.comparing import data_tables
 from tapml.comparing.data_archives import read_archive
 from tapml.comparing.data_folders import CLASSES, fitted, read_array, read_folder
-from tapml.comparing.texts import ENDING, check_tokens, read_texts, to_tokens
+from tapml.comparing.texts import ENDING, check_tokens, read_texts, to_tokens, with_masks
 from tapml_targets.errors import InputError
 
 LABELS: Final = "y"
@@ -47,12 +47,14 @@ class Data:
         return len(self.texts) or steps.instances(self.arrays)
 
     def in_tokens(self, model: Path) -> Data:
-        """Texts in the tokens of a model's folder; other data as it is.
+        """Texts in the tokens of a model's folder; tokens with a mask; other data as it is.
 
         Raises InputError for tokens or masks that do not fit.
         """
         check_tokens(self.arrays, model)
-        return replace(self, arrays=to_tokens(self.texts, model)) if self.texts else self
+        if self.texts:
+            return replace(self, arrays=to_tokens(self.texts, model))
+        return replace(self, arrays=with_masks(self.arrays, model))
 
     def for_inputs(self, inputs: Sequence[Input]) -> dict[str, Array]:
         """The arrays by the names of a model's inputs; large ones as the file has them.

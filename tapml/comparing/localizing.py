@@ -165,14 +165,16 @@ class Localizer:
         missing = fused.unmeasured(nodes, graph, outputs[first])
         candidates = [each.node for each in replay_order(graph, _MOST_REPLAYS)
                       if thorough or each.suspect]  # fmt: skip
-        guilty = [
-            node
+        alone = {
+            node: self._differ_alone(node, pair, rows)
             for node in [*candidates, *(missing if thorough else ())][:_MOST_REPLAYS]
-            if node.name not in unstable and self._differ_alone(node, pair, rows)
-        ]
+            if node.name not in unstable
+        }
+        guilty = [node for node, differs in alone.items() if differs]
+        cleared = tuple(node.name for node, differs in alone.items() if differs is False)
         made = {node.name: [self._alone(name, node, first, rows) or [] for name in pair.backends]
                 for node in guilty if node in missing}  # fmt: skip
-        pair = replace(pair, graph=fused.with_alone(nodes, graph, made))
+        pair = replace(pair, graph=fused.with_alone(nodes, graph, made), cleared=cleared)
         order = {node.name: place for place, node in enumerate(nodes)}
         # A constant that differs explains what the layers after it do not.
         guilty.sort(key=lambda node: (not node.sources, order[node.name]))
@@ -414,10 +416,11 @@ class Localizer:
         found = write_layer(self._layers, node, values, self._processes[holder], pair.backends)
         return "" if found is None else str(found)
 
-    def _differ_alone(self, node: Node, pair: PairResult, rows: _Rows) -> bool:
+    def _differ_alone(self, node: Node, pair: PairResult, rows: _Rows) -> bool | None:
+        """None where one of the two cannot run it."""
         first, second = (self._alone(name, node, pair.backends[0], rows) for name in pair.backends)
         if first is None or second is None:
-            return False
+            return None
         return is_beyond_rounding(self._counted(node, first), self._counted(node, second))
 
     def _counted(self, node: Node, made: Sequence[Array]) -> list[Array]:

@@ -153,13 +153,20 @@ def _suspects(pair: PairResult) -> tuple[list[str], list[list[Cell]]]:
                 each.node.kind,
                 each.deviation,
                 each.rate,
-                {"status": "fail", "text": "differs"}
-                if each.node.name in pair.guilty
-                else ("agrees" if each.deviates else "rounding"),
+                _alone(each, pair),
             ]
             for each in shown
         ],
     )
+
+
+def _alone(each: NodeDeviation, pair: PairResult) -> Cell:
+    """What a layer was found to do alone on equal inputs."""
+    if each.node.name in pair.guilty:
+        return {"status": "fail", "text": "differs"}
+    if each.node.name in pair.cleared:
+        return "agrees"
+    return "not replayed" if each.deviates else "rounding"
 
 
 def _computed(pair: PairResult) -> list[NodeDeviation]:

@@ -50,6 +50,8 @@ class PairResult:
         The most inconsistent instance; None where nothing was compared.
     guilty
         All nodes that differ alone on equal inputs, in graph order.
+    cleared
+        Nodes that deviate in the model and agree alone on equal inputs; others were not run alone.
     unstable
         Nodes that differ between two runs on one backend.
     graph
@@ -73,6 +75,7 @@ class PairResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     worst: int | None = None
     guilty: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
     unstable: tuple[str, ...] = ()
     graph: tuple[NodeDeviation, ...] = ()
     script: str = ""
@@ -204,6 +207,7 @@ def _pair(pair: PairResult) -> dict[str, Any]:
         "metrics": pair.metrics,
         "worst_instance": pair.worst,
         "guilty": list(pair.guilty),
+        "cleared": list(pair.cleared),
         "unstable": list(pair.unstable),
         "script": pair.script or None,
         "place": pair.place or None,

@@ -109,6 +109,19 @@ def check_tokens(arrays: Mapping[str, Array], model: Path) -> None:
             raise InputError(f"{masked} is 1 at the tokens of a text, one or more, and 0 elsewhere")
 
 
+def with_masks(arrays: Mapping[str, Array], model: Path) -> dict[str, Array]:
+    """The arrays, where tokens for a language model have no mask with one that leaves out none.
+
+    Of an encoder it is an input.
+    """
+    found = dict(arrays)
+    if _vocabulary(model) is not None:
+        for name, masked in ((TOKENS, MASK), (WRITTEN, WRITTEN_MASK)):
+            if name in found and masked not in found:
+                found[masked] = np.ones(found[name].shape, np.int64)
+    return found
+
+
 def _config(model: Path) -> dict[str, Any]:
     try:
         config = json.loads((model / "config.json").read_bytes())

@@ -99,6 +99,7 @@ def test_hidden_states_and_replays_are_shared_by_all_pairs() -> None:
     for pair in (("a", "c"), ("b", "c")):
         found = _found(localizer, chains, pair)
         assert (found.layer, found.blamed, found.guilty) == ("layer1", "c", ("layer1",))
+        assert found.cleared == ("layer2",)
     assert [each.calls.count("hidden") for each in chains.values()] == [1, 1, 1]
     # Once on the values of a, and once on those of b, which another pair holds.
     assert chains["c"].calls.count("replay layer1") == 2
@@ -183,6 +184,8 @@ def test_a_small_deviation_triggers_where_a_layer_differs_alone() -> None:
         outputs = {name: each.output() for name, each in chains.items()}
         found = _localizer(chains).examined(("a", "b"), verdict, outputs)
         assert (found.status, found.layer, found.metrics["share"]) == expected
+        # Layer 2 deviates as well, and is no suspect: it was not run, so nobody says it is right.
+        assert not found.cleared
         assert found.blamed == ("b" if wrong else "") and chains["b"].calls.count("hidden") == 1
 
 
@@ -228,7 +231,8 @@ def test_a_layer_that_cannot_run_alone_is_left_out_and_asked_once() -> None:
     chains = {"a": Chain(), "b": Chain(wrong=("layer0", "layer2"), fails=("layer0",))}
     localizer = _localizer(chains)
     for _ in range(2):
-        assert _found(localizer, chains, ("a", "b")).layer == "layer2"
+        found = _found(localizer, chains, ("a", "b"))
+        assert (found.layer, found.cleared) == ("layer2", ("layer1",))
     assert chains["b"].calls.count("replay layer0") == 1
 
 

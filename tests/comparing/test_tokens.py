@@ -120,6 +120,14 @@ def test_tokens_that_the_model_does_not_have_are_refused(
         make_data(wrong).in_tokens(model)
 
 
+def test_tokens_of_equal_length_need_no_mask(tmp_path: Path) -> None:
+    model = zoo_folder("pydoc-llama")
+    assert model is not None
+    given = make_data({"token_ids": [[1, 2, 3], [4, 5, 6]]})
+    assert given.in_tokens(model).arrays["attention_mask"].tolist() == [[1, 1, 1]] * 2
+    assert given.in_tokens(tmp_path / "model.onnx").arrays.keys() == {"token_ids"}
+
+
 def test_an_encoder_decoder_reads_what_follows_a_tab_or_the_text_again(tmp_path: Path) -> None:
     model = zoo_folder("pydoc-llama")
     assert model is not None

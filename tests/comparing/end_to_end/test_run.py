@@ -50,6 +50,7 @@ def test_a_planted_fault_is_named_at_its_layer_and_its_backend(cnn: Path) -> Non
     ]
     page = render_comparison(comparison)
     assert "a deviation starts here" in page and "norm1" in page
+    assert "differs" in page and "not replayed" not in page
     plain = comparison.to_json()["pairs"][1]
     assert plain["layer"] == "norm1" and plain["blamed"] == "planted:epsilon"
     assert plain["metrics"]["D_CLASS"]["pattern"].keys() == {"16", "15-8", "7-4", "3-2", "1", "0"}
