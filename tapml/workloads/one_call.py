@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tapml.execute.arrays import Array
+from tapml.execute.generate import NEW_TOKENS
 from tapml.verdicts.modelwise import (
     AllowedLogitError,
     WholeVerdict,
@@ -24,10 +25,11 @@ from tapml_targets.errors import InputError
 class OneCall(Workload[CaseT]):
     """A workload of one entry; :attr:`tapml.models.stored.Measure` says what is compared.
 
-    A subclass names the entry and says which rows of an output count.
+    A subclass names the entry and says which rows of an output count, and whether it writes tokens.
     """
 
     entry: str
+    writes: bool = False
 
     @abstractmethod
     def inputs(self, case: CaseT) -> dict[str, Array]:
@@ -74,8 +76,8 @@ class OneCall(Workload[CaseT]):
         """Run a case; a copy of the rows that count."""
         return np.array(self.rows(case, self.call(runner, case)))
 
-    def call(self, runner: Runner, case: CaseT) -> list[Array]:
-        """Run a case; a copy of every output."""
+    def call(self, runner: Runner, case: CaseT, steps: int = NEW_TOKENS) -> list[Array]:
+        """Run a case; a copy of every output. `steps` are for kinds that write."""
         runner.reset()
         return [np.array(each) for each in runner.run(self.entry, self.inputs(case)).values()]
 
