@@ -43,23 +43,10 @@ class SmallDisk:
 
     def hidden(self, folder: Path) -> list[str]:
         """What lies half-written below a folder on it."""
+        seen = Path(self.place, "root") / folder.relative_to("/")
         return [
-            each.name
-            for each in self._seen(folder).rglob("*")
-            if each.match(".*") or each.match("*.partial")
+            each.name for each in seen.rglob("*") if each.match(".*") or each.match("*.partial")
         ]
-
-    @property
-    def used(self) -> int:
-        """Bytes of what lies on it."""
-        return shutil.disk_usage(self._seen(self._folder)).used
-
-    def names(self) -> list[str]:
-        """What lies on it, without what is further below."""
-        return sorted(each.name for each in self._seen(self._folder).iterdir())
-
-    def _seen(self, folder: Path) -> Path:
-        return Path(self.place, "root") / folder.relative_to("/")
 
     def _mount(self, how: str) -> None:
         assert self._shell.stdin is not None and self._shell.stdout is not None

@@ -12,7 +12,7 @@ from tests.cli.small_disk import small_disk
 from tests.offload.commands import Ended, run_here
 from tests.offload.forked import run_forked
 from tests.offload.processes import half_written
-from tests.offload.sessions import TOKENS, FinishedSession, offload_arguments
+from tests.offload.sessions import FinishedSession, offload_arguments
 
 
 def said_in_one_line(ended: Ended, exit_code: int = 2) -> str:
@@ -306,30 +306,3 @@ def test_a_full_disk(finished: FinishedSession, tmp_path: Path, size: str) -> No
     assert not any(name.startswith(".report") for name in left)
     assert again.exit_code == 0, again
     assert "pass: all" in again.errors, "with room, the same session finishes"
-
-
-@pytest.mark.parametrize("share", [0.0, 0.6])
-@pytest.mark.parametrize("made", ["suite", "package", "package.zip"])
-def test_a_disk_that_fills_while_a_suite_or_a_package_is_written(
-    finished: FinishedSession, tmp_path: Path, made: str, share: float
-) -> None:
-    """At the first write, and in the middle: one line, and nothing is left of it."""
-    folder, errors = tmp_path / "small", tmp_path / "errors"
-    words: tuple[str | Path, ...] = ("package", finished.folder)
-    if made == "suite":
-        words = ("carve", "--model", finished.model, "--tokens", TOKENS, "--new-tokens", "2")
-    arguments = (*words, "--out", folder / made)
-    with small_disk(folder, "size=64m") as disk:
-        whole = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.place)
-        size = disk.used
-    assert whole.exit_code == 0, whole
-    folder.rmdir()
-    with small_disk(folder, f"size={max(4096, int(share * size))}") as disk:
-        ended = run_forked(*arguments, cache=finished.cache, errors=errors, inside=disk.place)
-        left = disk.names()
-    assert ended.exit_code == 2, ended
-    assert "Traceback" not in ended.errors
-    (line,) = ended.error_lines
-    assert "No space left" in line
-    assert "free some space" in line
-    assert left == []
