@@ -34,6 +34,8 @@ _DTYPES: Final = ("float32", "float16", "bfloat16")
 _CODES: Final = ("int32", "int64", "int8", "uint8")
 # Of buffers that some classes store: steps of a batch norm, indices of a window.
 _COUNTED: Final = ("int64", "int32", "bool")
+# Of buffers in older files of a family, which its class computes: positions, a causal mask.
+_PLACES: Final = ("int64", "bool")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+\.safetensors")
 
 
@@ -121,7 +123,7 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
         raise InputError(f"{folder} contains an adapter ({_ADAPTER}){_merging(folder)}")
     tensors: dict[str, StoredTensor] = {}
     form = format_of(config, str(config_path))
-    more = _CODES if form is not None else _COUNTED if family.tried else ()
+    more = _CODES if form is not None else _COUNTED if family.tried else _PLACES
     for file in _weight_files(folder):
         tensors.update(_tensors(file, (*_DTYPES, *more)))
     if form is None:
