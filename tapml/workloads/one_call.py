@@ -25,11 +25,10 @@ from tapml_targets.errors import InputError
 class OneCall(Workload[CaseT]):
     """A workload of one entry; :attr:`tapml.models.stored.Measure` says what is compared.
 
-    A subclass names the entry and says which rows of an output count, and whether it writes tokens.
+    A subclass names the entry and says which rows of an output count.
     """
 
     entry: str
-    writes: bool = False
 
     @abstractmethod
     def inputs(self, case: CaseT) -> dict[str, Array]:
