@@ -73,9 +73,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-new-tokens",
         type=positive,
-        default=40,
         metavar="N",
-        help="tokens to generate (default: 40)",
+        help="tokens to generate, of a model that writes (default: 40)",
     )
     add_sampling_arguments(parser)
     parser.add_argument(
@@ -125,6 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     runnable = open_runnable(arguments.model, verify=arguments.verify)
 
+    from tapml.execute.generate import NEW_TOKENS
     from tapml.package.target_model import TargetModel
 
     if runnable.nbytes >= _LARGE_BYTES:
@@ -141,9 +141,10 @@ def run(arguments: argparse.Namespace) -> int:
         if not model.workload.generates:
             from tapml.cli.run_once import run_once
 
-            check_no_text(model.name, arguments)
+            check_no_text(model.name, arguments, writes=model.workload.writes)
             run_once(model, arguments, time.monotonic() - started)
             return _profile(model, arguments.profile)
+        arguments.max_new_tokens = arguments.max_new_tokens or NEW_TOKENS
         sampling = sampling_of(arguments)
         if arguments.interactive:
             _check_interactive(arguments)
@@ -325,9 +326,13 @@ def _prompt(
         return ids, None
 
 
-def check_no_text(name: str, arguments: argparse.Namespace) -> None:
-    """Raise InputError if an option is given that only a text has."""
+def check_no_text(name: str, arguments: argparse.Namespace, *, writes: bool) -> None:
+    """Raise InputError if an option is given that only a text has.
+
+    A model that `writes` one of its own has the length of it.
+    """
     given = {
+        "--max-new-tokens": arguments.max_new_tokens is not None and not writes,
         "--interactive": arguments.interactive,
         "--chat": arguments.chat,
         "--system": arguments.system,

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from tapml.execute.generate import NEW_TOKENS
 from tapml.models.input_files import read_inputs
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ def run_once(model: TargetModel, arguments: argparse.Namespace, ready: float) ->
         arguments.prompt or (), arguments.tokens or (), array, lambda: model.codec
     )
     started = time.monotonic()
-    made = model.run(case)
+    wanted = arguments.max_new_tokens or NEW_TOKENS
+    made = model.run(case, max_new_tokens=wanted)
     rows, outputs = workload.rows(case, made), workload.by_name(made)
     seconds = time.monotonic() - started
     result = workload.describe(case, rows)
     # An encoder-decoder writes: where it was given a text, a text.
-    written = workload.subject == "logits"
+    written = workload.writes
     if written and arguments.prompt:
         result = model.codec.decode(tuple(outputs["tokens"].tolist()))
     if arguments.json:
@@ -49,5 +51,9 @@ def run_once(model: TargetModel, arguments: argparse.Namespace, ready: float) ->
     if workload.subject == "vectors":
         for row in rows[:_SHOWN]:
             print(" ", *(f"{each:.4f}" for each in row[:_SHOWN]), "..." * (len(row) > _SHOWN))
+    if written:
+        tokens = outputs["tokens"]
+        if len(tokens) < wanted and int(tokens[-1]) not in model.end_tokens:
+            print(f"stopped at the context of {model.context_length} tokens", file=sys.stderr)
     print(f"{seconds * 1e3:.1f} ms; ready in {ready:.2f} s", file=sys.stderr)
     return 0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from tapml.execute.arrays import Array
 from tapml.execute.sampling import Choose, largest
 from tapml_targets.errors import InputError
 
 DECODE = "decode"
+# Of a text for which no other number is given.
+NEW_TOKENS: Final = 40
 
 
 class Runner(Protocol):

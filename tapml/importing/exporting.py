@@ -23,11 +23,13 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from tapml.importing.branches import both_branches
 from tapml.importing.complex_pairs import real_pairs
 from tapml.importing.fixed_results import decided_results
+from tapml.importing.loop_trials import check_loops
 from tapml.importing.masked_rows import MaskedRows
 from tapml.importing.origins import origins_of, strip_prefix
+from tapml.importing.picked_rows import Loops
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
-from tapml.importing.taken_branches import TakenBranches
+from tapml.importing.taken_branches import TakenBranches, no_warning_asks
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorError
 
@@ -180,7 +182,12 @@ def _export(
     description: EntryDescription,
 ) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
     # A graph that is refused is printed there, line by line.
-    without_values = (_masks_are_taken(), _values_decide_nothing(), decided_results())
+    without_values = (
+        _masks_are_taken(),
+        _values_decide_nothing(),
+        decided_results(),
+        no_warning_asks(),
+    )
     with ExitStack() as stack, redirect_stderr(io.StringIO()):
         for each in without_values:
             stack.enter_context(each)
@@ -206,8 +213,12 @@ def _export_of_rows(
     if refused is None and not any(map(_picks_rows, program.graph.nodes)):
         return program, ()
     try:
-        with MaskedRows(each=description.takes_branches).of(description.module):
-            return _export_of_any_length(description), ()
+        loops = Loops() if description.takes_branches else None
+        with MaskedRows(loops).of(description.module):
+            program = _export_of_any_length(description)
+        if loops is not None:
+            check_loops(description.module, description.example_inputs, loops)
+        return program, ()
     except Exception as error:
         if refused is None:
             if not isinstance(error, InputError):
@@ -229,11 +240,12 @@ def _export_of_taken_branches(
     any_length = bool(description.state) or any(map(bool, _flat_shapes(description.dynamic_shapes)))
     module, inputs = description.module, description.example_inputs
     for as_run, picks in product((False, True), repeat=2):
-        branches = TakenBranches()
-        rows = MaskedRows(each=True).of(module) if picks else nullcontext()
+        branches, loops = TakenBranches(), Loops()
+        rows = MaskedRows(loops).of(module) if picks else nullcontext()
         try:
             with rows, branches.of(module, inputs, any_length=any_length, as_run=as_run):
                 program = _export_of_any_length(description)
+            check_loops(module, inputs, loops)
         except Exception:  # noqa: S112 - the first refusal says most
             continue
         return program, tuple(dict.fromkeys(branches.places))

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tapml.importing.origins import module_line
-from tapml.importing.picked_rows import Count, Picked, asked
+from tapml.importing.picked_rows import Count, Loops, Picked, asked
 from tapml.importing.replaced_forward import replaced_forward
 from tapml_targets.errors import UnsupportedOperatorError
 
@@ -65,15 +65,15 @@ _ASKED: Final = ("dtype", "device", "ndim", "dim", "layout", "is_cuda",
 class MaskedRows(TorchFunctionMode):
     """While it is entered, picked rows are all rows, as the module's text says.
 
-    `used` tells whether any were. With `each`, a loop over the places of a mask, as over experts
-    that a token has, runs over all places: those that the mask does not pick must do nothing, so it
-    is for what is compared with its own forward.
+    `used` tells whether any were. With `loops`, a loop over the places of a mask, as over experts
+    that a token has, runs over all places: those that the mask does not pick must do nothing, which
+    :func:`tapml.importing.loop_trials.check_loops` tries.
     """
 
-    def __init__(self, *, each: bool = False) -> None:
+    def __init__(self, loops: Loops | None = None) -> None:
         super().__init__()
         self.used = False
-        self._each = each
+        self._loops = loops
         self._masks: list[Tensor] = []
         self._picked: Any = WeakIdKeyDictionary()
 
@@ -242,7 +242,7 @@ class MaskedRows(TorchFunctionMode):
         """All rows, which the mask goes with."""
         rows = tensor.reshape(mask.numel(), *tensor.shape[mask.dim() :])
         rows = rows.clone() if rows is tensor or rows._base is not None else rows
-        self._mark(rows, Picked(mask, each=self._each))
+        self._mark(rows, Picked(mask, loops=self._loops))
         return rows
 
     def _selected(self, func: Any, args: Any, given: Any) -> Any:
@@ -342,24 +342,27 @@ class MaskedRows(TorchFunctionMode):
         for axis, extent in enumerate(kept.shape):
             size //= extent
             column = torch.remainder(torch.div(every, size, rounding_mode="floor"), extent)
-            self._mark(column, Picked(kept, axis, self._each))
+            self._mark(column, Picked(kept, axis, self._loops))
             columns.append(column)
         if given.get("as_tuple", _name(func) == "where"):
             return tuple(columns)
         with torch._C.DisableTorchFunction():
             stacked = torch.stack(columns, dim=-1)
-        self._mark(stacked, Picked(kept, _ALL_AXES, self._each))
+        self._mark(stacked, Picked(kept, _ALL_AXES, self._loops))
         return stacked
 
     def _every(self, func: Any, args: Any, given: Any) -> Any:
         """``for place in mask.nonzero()``: all places, as constants."""
         picked = self.rows(args[0])
-        if picked is None or not picked.each or picked.axis is None or len(args) + len(given) > 2:
+        if picked is None or picked.loops is None or picked.axis is None:
+            return NotImplemented
+        if len(args) + len(given) > len(("self", "dim")):
             return NotImplemented
         shape, axis = picked.mask.shape, picked.axis
         known = all(isinstance(extent, int) for extent in shape)
         if not known or math.prod(shape) > _MOST_PLACES:
             return NotImplemented
+        picked.loops.over(picked.mask)
         places = product(*map(range, shape))
         with torch._C.DisableTorchFunction():
             chosen = places if axis == _ALL_AXES else (each[axis] for each in places)

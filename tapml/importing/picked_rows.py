@@ -12,15 +12,41 @@ from tapml.importing.origins import module_line
 from tapml_targets.errors import UnsupportedOperatorError
 
 
+class Loops:
+    """Lines with a loop over the places of a mask, or that ask whether a mask picks any.
+
+    `left_out` tells of each whether a mask left a place out there, or picked none; only where it
+    `looks`, since tensors that are exported have no numbers.
+    """
+
+    def __init__(self, *, looks: bool = False) -> None:
+        self.left_out: dict[str, bool] = {}
+        self._looks = looks
+
+    def over(self, mask: Tensor) -> None:
+        """A loop over the places of `mask` begins."""
+        self._note(mask, torch.all)
+
+    def ask(self, mask: Tensor) -> None:
+        """The module asks whether `mask` picks any."""
+        self._note(mask, torch.any)
+
+    def _note(self, mask: Tensor, is_full: Callable[[Tensor], Tensor]) -> None:
+        line = module_line()
+        with torch._C.DisableTorchFunction():
+            found = self._looks and not bool(is_full(mask))
+        self.left_out[line] = self.left_out.get(line, False) or found
+
+
 class Picked(NamedTuple):
     """The mask of all rows of a tensor; `axis` is that of the mask whose places the rows are.
 
-    With `each`, a loop over them runs over all, and is as if there were some.
+    With `loops`, a loop over them runs over all, and is as if there were some.
     """
 
     mask: Tensor
     axis: int | None = None
-    each: bool = False
+    loops: Loops | None = None
 
 
 class Count(torch.SymInt):
@@ -58,8 +84,11 @@ def _any(answer: bool) -> Callable[..., bool]:
     """Whether there are some: a loop over all places takes none for no effect."""
 
     def answered(number: Count, other: Any = 0) -> bool:
-        if other != 0 or not number.picked.each:
+        loops = number.picked.loops
+        if other != 0 or loops is None:
             asked(number)
+        else:
+            loops.ask(number.picked.mask)
         return answer
 
     return answered

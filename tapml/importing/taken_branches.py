@@ -302,6 +302,18 @@ class TakenBranches(TorchFunctionMode):
         return mapped
 
 
+@contextmanager
+def no_warning_asks() -> Iterator[None]:
+    """Classes of transformers do not look for padding in tokens, which they would only warn of."""
+    modeling = sys.modules.get("transformers.modeling_utils")
+    if modeling is None:
+        yield
+        return
+    asks = "warn_if_padding_and_no_attention_mask"
+    with mock.patch.object(modeling.PreTrainedModel, asks, lambda *_: None):
+        yield
+
+
 def _as_it_runs(stack: ExitStack) -> None:
     """Tell classes of transformers that they are not exported."""
     for name, module in list(sys.modules.items()):

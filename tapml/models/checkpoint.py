@@ -34,6 +34,8 @@ _DTYPES: Final = ("float32", "float16", "bfloat16")
 _CODES: Final = ("int32", "int64", "int8", "uint8")
 # Of buffers that some classes store: steps of a batch norm, indices of a window.
 _COUNTED: Final = ("int64", "int32", "bool")
+# Of buffers in older files of a family, which its class computes: positions, a causal mask.
+_PLACES: Final = ("int64", "bool")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+\.safetensors")
 
 
@@ -118,13 +120,10 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
             config[name] = config[other]
     _check_config(family, config, config_path)
     if (folder / _ADAPTER).exists():
-        raise InputError(
-            f"{folder} contains an adapter ({_ADAPTER}): merge it into its base model and "
-            "save that (peft: merge_and_unload().save_pretrained(...))"
-        )
+        raise InputError(f"{folder} contains an adapter ({_ADAPTER}){_merging(folder)}")
     tensors: dict[str, StoredTensor] = {}
     form = format_of(config, str(config_path))
-    more = _CODES if form is not None else _COUNTED if family.tried else ()
+    more = _CODES if form is not None else _COUNTED if family.tried else _PLACES
     for file in _weight_files(folder):
         tensors.update(_tensors(file, (*_DTYPES, *more)))
     if form is None:
@@ -213,16 +212,35 @@ def _model_inside(folder: Path) -> str:
     if (folder / "saved_model.pb").is_file():
         return "; it is TensorFlow's SavedModel: export it as ONNX (tf2onnx --saved-model)"
     if (folder / _ADAPTER).exists():
-        return (
-            f"; {_ADAPTER} is an adapter's: merge it into its base model and save that "
-            "(peft: merge_and_unload().save_pretrained(...))"
-        )
+        return f"; {_ADAPTER} is an adapter's{_merging(folder)}"
+    inside = sorted(each.parent for each in folder.glob("*/config.json"))
+    if (folder / "modules.json").is_file() and inside:
+        return f"; it is of sentence-transformers: give the model in it, {inside[0]}"
     return ""
+
+
+def _merging(folder: Path) -> str:
+    """What to do with an adapter, with the base model that it names."""
+    try:
+        base = read_json(folder / _ADAPTER).get("base_model_name_or_path")
+    except InputError:
+        base = None
+    named = f" {base[:100]}" if isinstance(base, str) else ""
+    return (
+        f": merge it into its base model{named} and save that "
+        "(peft: merge_and_unload().save_pretrained(...))"
+    )
 
 
 def _family(config: dict[str, Any], path: Path) -> Family:
     named = config.get("architectures")
     found = named[0] if isinstance(named, list) and named else None
+    if found is None and isinstance(config.get("pretrained_cfg"), dict):
+        name = str(config.get("architecture"))[:60]
+        raise InputError(
+            f"{path} is of timm: make the module in Python (timm.create_model({name!r})) and give "
+            "it to tapml.from_torch with an image; model.save(FOLDER) keeps it for every command"
+        )
     if not isinstance(found, str):
         raise InputError(
             f"{path} has architectures = {str(named)[:60]}: expected a list with the name of the "

@@ -29,7 +29,7 @@ from tapml.verdicts.policy import Policy
 from tapml_targets.errors import InputError
 from tapml_targets.installed import compiler_versions
 
-ORACLE_VERSION: Final = 10
+ORACLE_VERSION: Final = 11
 """Part of every key; increment it when the meaning of expectations changes."""
 
 

@@ -84,7 +84,9 @@ def expect(
         # An integer shows only that a number crossed a boundary, not its distance from it.
         reach = max(DISCRETE_REACH.get(output.arithmetic, 1.0) for output in traits)
         further = range(repeats, 2 * repeats)
-        for outputs_moved in perturbed_outputs(case, twin, perturbations, further, moving, reach):
+        for outputs_moved in perturbed_outputs(
+            case, twin, perturbations, further, moving, exact, reach
+        ):
             for spread, values in zip(spreads, outputs_moved, strict=True):
                 if spread in computed:
                     spread.add(values)

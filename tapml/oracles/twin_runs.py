@@ -149,7 +149,7 @@ def exact_and_perturbed(
 ) -> tuple[list[NDArray[Any]], Iterator[list[NDArray[Any]]]]:
     """The twin's outputs on the exact inputs, and on perturbed ones, one perturbation at a time."""
     exact = run_twin(case, twin, plain_inputs(case, perturbations))
-    return exact, perturbed_outputs(case, twin, perturbations, range(repeats), moving)
+    return exact, perturbed_outputs(case, twin, perturbations, range(repeats), moving, exact)
 
 
 def perturbed_outputs(
@@ -158,11 +158,14 @@ def perturbed_outputs(
     perturbations: Perturbations,
     repeats: Iterable[int],
     moving: Sequence[str | None],
+    exact: Sequence[NDArray[Any]],
     reach: float = 1.0,
 ) -> Iterator[list[NDArray[Any]]]:
     """The twin's outputs on inputs perturbed by up to `reach` units, one perturbation at a time.
 
-    `repeats` number the perturbations; those of different reach must differ.
+    `repeats` number the perturbations; those of different reach must differ. Where one takes a
+    function out of its domain, as an exponent of 2 that is no whole number any more does for a
+    negative base, the elements of `exact` that are finite move by the other inputs alone.
     """
     if not moving:
         return
@@ -171,6 +174,7 @@ def perturbed_outputs(
         None if dtype is None else _scaled(perturbations.units(values, dtype, key), reach)
         for dtype, values, key in zip(moving, plain, case.keys, strict=True)
     ]
+    leaving: set[int] | None = None
     for repeat in repeats:
         inputs = [
             values
@@ -180,7 +184,47 @@ def perturbed_outputs(
                 zip(moving, plain, units, case.keys, strict=True)
             )
         ]
-        yield run_twin(case, twin, inputs)
+        outputs = run_twin(case, twin, inputs)
+        if any(each.any() for each in _left(exact, outputs)):
+            if leaving is None:
+                leaving = _leaving(case, twin, plain, inputs, exact)
+            staying = [
+                plain[position] if position in leaving else values
+                for position, values in enumerate(inputs)
+            ]
+            others = run_twin(case, twin, staying)
+            outputs = [
+                np.where(left, other, output)
+                for left, other, output in zip(_left(exact, outputs), others, outputs, strict=True)
+            ]
+        yield outputs
+
+
+def _left(
+    exact: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]]
+) -> Iterator[NDArray[np.bool_]]:
+    """Of each output, the elements that were finite."""
+    for want, output in zip(exact, outputs, strict=True):
+        is_whole = output.dtype != np.float64 or np.isfinite(output.sum())
+        yield np.array(False) if is_whole else ~np.isfinite(output) & np.isfinite(want)
+
+
+def _leaving(
+    case: Case,
+    twin: Twin,
+    plain: Sequence[NDArray[Any]],
+    perturbed: Sequence[NDArray[Any]],
+    exact: Sequence[NDArray[Any]],
+) -> set[int]:
+    """The inputs that take an output out of its domain alone."""
+    found = set()
+    for position, values in enumerate(perturbed):
+        if values is plain[position]:
+            continue
+        inputs = [*plain[:position], values, *plain[position + 1 :]]
+        if any(each.any() for each in _left(exact, run_twin(case, twin, inputs))):
+            found.add(position)
+    return found
 
 
 def _scaled(units: Float64s, reach: float) -> Float64s:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tapml.compiler.preflight import BUFFER_ADVICE, check
 from tapml.compiler.symbol_ranges import symbol_ranges
-from tapml.execute.generate import GeneratedToken, check_lengths, greedy
+from tapml.execute.generate import NEW_TOKENS, GeneratedToken, check_lengths, greedy
 from tapml.execute.plan_runner import PlanRunner
 from tapml.execute.profiling import ProfilingRunner, TimedRun
 from tapml.execute.sampling import GREEDY, Sampling
@@ -24,7 +24,6 @@ from tapml.workloads.one_call import OneCall
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.errors import InputError, LimitExceededError
 
-NEW_TOKENS: Final = 40
 _PROBLEMS_SHOWN: Final = 2
 
 
@@ -236,17 +235,17 @@ class TargetModel:
         workload = self._one_call()
         return workload.rows(workload.as_case(case), self.run(case))
 
-    def call(self, case: Any) -> dict[str, npt.NDArray[Any]]:
+    def call(self, case: Any, *, max_new_tokens: int = NEW_TOKENS) -> dict[str, npt.NDArray[Any]]:
         """Every output of such a model by name, in its shape; see :meth:`outputs`.
 
-        An encoder-decoder gives the tokens that it writes.
+        An encoder-decoder gives the tokens that it writes, at most `max_new_tokens`.
         """
-        return self._one_call().by_name(self.run(case))
+        return self._one_call().by_name(self.run(case, max_new_tokens=max_new_tokens))
 
-    def run(self, case: Any) -> list[npt.NDArray[Any]]:
+    def run(self, case: Any, *, max_new_tokens: int = NEW_TOKENS) -> list[npt.NDArray[Any]]:
         """The outputs of such a model in order; of an encoder-decoder the logits of each token."""
         workload = self._one_call()
-        return workload.call(self._runner, workload.as_case(case))
+        return workload.call(self._runner, workload.as_case(case), max_new_tokens)
 
     def _one_call(self) -> OneCall[Any]:
         if not isinstance(self.workload, OneCall):

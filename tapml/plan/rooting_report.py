@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 import msgspec
@@ -56,6 +57,13 @@ class Rooted:
     error: float
     scale: float
     ratio: float
+
+    def explained_up_to(self, moved: float) -> Rooted:
+        """With a tolerance of `moved` if that is larger: what its operators' errors amount to."""
+        finite = 0 < self.error < math.inf and 0 < self.ratio < math.inf
+        if not finite or moved <= self.error / self.ratio:
+            return self
+        return replace(self, ratio=self.error / moved)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tapml.execute.arrays import Array
-from tapml.execute.generate import DECODE
+from tapml.execute.generate import DECODE, NEW_TOKENS
 from tapml.models.prompts import GENERAL
 from tapml.models.stored import ENCODE
 from tapml.verdicts.modelwise import (
@@ -27,7 +27,6 @@ from tapml_targets.errors import InputError
 
 _Tokens: TypeAlias = Annotated[tuple[int, ...], msgspec.Meta(max_length=1 << 20)]
 _SHARES = (0.6, 1.0, 0.3, 0.8)
-_MOST_TOKENS = 40
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class EncoderDecoderWorkload(OneCall[Source]):
     """Teacher-forced logits of the decoder; free-running tokens are only reported."""
 
     entry = ENCODE
+    writes = True
 
     @property
     def subject(self) -> str:  # type: ignore[override]
@@ -165,10 +165,10 @@ class EncoderDecoderWorkload(OneCall[Source]):
         equal = sum(each.equal for each in results)
         return f"tokens equal the reference's for {equal} of {len(results)} sources"
 
-    def call(self, runner: Runner, case: Source) -> list[Array]:
-        """Generate up to an end token: the logits of each position."""
+    def call(self, runner: Runner, case: Source, steps: int = NEW_TOKENS) -> list[Array]:
+        """Generate up to an end token, or what fits: the logits of each position."""
         room = self._stored.context_length - len(self._stored.start_tokens) + 1
-        rows = self._generate(runner, case, min(_MOST_TOKENS, room), stop_at_end=True)
+        rows = self._generate(runner, case, min(steps, room), stop_at_end=True)
         return [np.stack([row for row in rows if row is not None])]
 
     def rows(self, case: Source, outputs: Sequence[Array]) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tapml.execute.arrays import Array
+from tapml.execute.generate import NEW_TOKENS
 from tapml.verdicts.modelwise import (
     AllowedLogitError,
     WholeVerdict,
@@ -74,8 +75,8 @@ class OneCall(Workload[CaseT]):
         """Run a case; a copy of the rows that count."""
         return np.array(self.rows(case, self.call(runner, case)))
 
-    def call(self, runner: Runner, case: CaseT) -> list[Array]:
-        """Run a case; a copy of every output."""
+    def call(self, runner: Runner, case: CaseT, steps: int = NEW_TOKENS) -> list[Array]:
+        """Run a case; a copy of every output. `steps` are for kinds that write."""
         runner.reset()
         return [np.array(each) for each in runner.run(self.entry, self.inputs(case)).values()]
 

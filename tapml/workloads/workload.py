@@ -30,10 +30,13 @@ class Workload(ABC, Generic[CaseT]):
         What is compared, for people: ``logits``.
     generates
         Whether it continues a text.
+    writes
+        Whether it writes a text of its own in one call.
     """
 
     subject: str
     generates: bool = False
+    writes: bool = False
 
     def __init__(self, model: Any) -> None:
         self.model = model

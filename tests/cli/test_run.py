@@ -45,8 +45,12 @@ def test_what_only_a_text_has_is_refused_for_a_model_that_writes_none() -> None:
     with pytest.raises(
         InputError, match=r"^net continues no text: leave --chat, --seed, --stop out"
     ):
-        check_no_text("net", given)
-    check_no_text("net", parser.parse_args(["run", "PACKAGE", "--input", "x.npy"]))
+        check_no_text("net", given, writes=False)
+    check_no_text("net", parser.parse_args(["run", "PACKAGE", "--input", "x.npy"]), writes=False)
+    counted = parser.parse_args(["run", "PACKAGE", "--max-new-tokens", "3"])
+    with pytest.raises(InputError, match="leave --max-new-tokens out"):
+        check_no_text("net", counted, writes=False)
+    check_no_text("translator", counted, writes=True)
 
 
 def said(ended: Ended) -> str:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tapml.importing.exporting import EntryDescription, ExportedEntry, export_entry
-from tapml_targets.errors import InputError
+from tapml.importing.loop_trials import check_loops
+from tapml.importing.picked_rows import Loops
+from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 
 def _exported(module: nn.Module, *inputs: Tensor, takes: bool = True) -> ExportedEntry:
@@ -147,3 +149,67 @@ def test_a_loop_over_places_runs_over_all_of_them() -> None:
         )
     with pytest.raises(InputError, match="unbind of rows that a mask picks"):
         _exported(module, rows, all_of_one, takes=False)
+
+
+class _Counted(nn.Module):
+    """Adds one for each expert that any token has: the others may not add theirs."""
+
+    def forward(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        counts = nn.functional.one_hot(chosen, 3).sum(dim=(0, 1))
+        for _ in (counts > 0).nonzero():
+            rows = rows + 1
+        return rows
+
+
+class _Noted(nn.Module):
+    """Runs each expert alike, and adds one where one of them has no token."""
+
+    def forward(self, rows: Tensor, chosen: Tensor) -> Tensor:
+        for expert in range(3):
+            (token,) = torch.where((chosen == expert).any(dim=-1))
+            rows = rows + 1 if token.numel() == 0 else rows.index_add(0, token, rows[token])
+        return rows
+
+
+@pytest.mark.parametrize("module", [_Counted(), _Noted()], ids=["counts", "asks"])
+@pytest.mark.parametrize("numbers", [[1, 1, 1, 1], [0, 1, 2, 1]], ids=["one", "all"])
+def test_a_loop_that_does_something_for_other_places_is_that_of_the_example(
+    module: nn.Module, numbers: list[int]
+) -> None:
+    rows, chosen = torch.randn(4, 4), torch.tensor(numbers)[:, None]
+    exported = _exported(module, rows, chosen)
+    assert exported.branches
+    program = exported.program.module()
+    torch.testing.assert_close(program(rows, chosen), module(rows, chosen))
+    assert torch.isnan(program(rows, torch.tensor([[0], [2], [2], [0]]))).all()
+
+
+def test_a_loop_whose_masks_leave_nothing_out_is_not_known_to_do_nothing() -> None:
+    class Always(nn.Module):
+        def forward(self, rows: Tensor) -> Tensor:
+            for place in (rows.abs() >= 0).all(dim=0).nonzero():
+                rows = rows + place
+            return rows
+
+    loops = Loops()
+    loops.left_out["modules.py:1"] = False
+    with pytest.raises(UnsupportedOperatorError, match="none of the inputs tried leaves a place"):
+        check_loops(Always(), (torch.randn(3, 2),), loops)
+
+
+def test_a_look_for_padding_of_which_a_class_only_warns_is_no_branch() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.PretrainedConfig(pad_token_id=1)
+
+    class Warned(transformers.PreTrainedModel):  # type: ignore[misc, name-defined]
+        def forward(self, tokens: Tensor) -> Tensor:
+            if transformers.utils.import_utils.is_tracing(tokens):
+                raise ValueError("a class that is exported as it runs")
+            self.warn_if_padding_and_no_attention_mask(tokens, None)
+            halves: Tensor = tokens / 2
+            return halves
+
+    program = _exported(Warned(config), torch.tensor([[5, 6]]))
+    assert program.branches == ()
+    padded = torch.tensor([[5, 1]])
+    assert torch.equal(program.program.module()(padded), padded / 2)

@@ -97,9 +97,26 @@ def exported(folder: Path) -> Path:
     return folder
 
 
+def adapter_of(folder: Path) -> Path:
+    beside("adapter_config.json")(folder)
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    return folder
+
+
+def of_timm(folder: Path) -> Path:
+    config = {"architecture": "resnet18", "num_classes": 10, "pretrained_cfg": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def of_sentences(folder: Path) -> Path:
+    beside("modules.json")(beside("0_Transformer/config.json")(folder))
+    return folder
+
+
 def beside(name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        (folder / "config.json").unlink()
+        (folder / "config.json").unlink(missing_ok=True)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("{}")
         return folder
@@ -119,7 +136,10 @@ def beside(name: str) -> Callable[[Path], Path]:
         (beside("model.onnx"), r"give the file, .*/model\.onnx$"),
         (beside("model_index.json"), "a pipeline of several models"),
         (beside("saved_model.pb"), "export it as ONNX"),
-        (beside("adapter_config.json"), "an adapter's: merge it into its base model"),
+        (beside("adapter_config.json"), "an adapter's: merge it into its base model and"),
+        (adapter_of, "an adapter's: merge it into its base model org/base and save that"),
+        (of_timm, r"is of timm: .*timm.create_model\('resnet18'\).*tapml.from_torch"),
+        (of_sentences, "of sentence-transformers: give the model in it, .*/0_Transformer$"),
     ],
 )
 def test_what_a_folder_is_instead_is_said(

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tapml.models import load_model
-from tapml.models.huggingface import _of_key
+from tapml.models.huggingface import _of_key, load_any
+from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
+from tests.models.families import make_family
 from tests.models.folders import DAMAGES, KINDS, make_damaged_folder, make_folder
 from tests.models.running import EagerRunner
 
@@ -146,6 +149,19 @@ def test_the_weights_hash_follows_the_weights_alone(tmp_path: Path) -> None:
     hashes = [load_model(folder).weights_hash for folder in (first, copy, other)]
     assert hashes[0] == hashes[1] != hashes[2]
     assert load_model(first, dtype="float16").weights_hash != hashes[0]
+
+
+def test_positions_that_an_older_file_stores_are_computed_as_the_class_does(tmp_path: Path) -> None:
+    """As in the files of sentence-transformers: integers in a model of floats."""
+    file = make_family(tmp_path / "bert", "bert") / "model.safetensors"
+    tensors = load_file(file)
+    assert load_any(file.parent).stored.dtype == "float32"
+    places = torch.arange(64)[None]
+    save_file({**tensors, "embeddings.position_ids": places}, file, {"format": "pt"})
+    assert root_wrapper(load_any(file.parent)) < 1e-5
+    save_file({**tensors, "embeddings.places": places}, file, {"format": "pt"})
+    with pytest.raises(InputError, match=r"embeddings\.places"):
+        load_any(file.parent)
 
 
 def test_a_name_that_is_looked_for_in_vain_is_said_or_missing() -> None:

@@ -395,3 +395,20 @@ def test_what_is_made_from_integers_alone_may_round_its_angle() -> None:
     assert (verdict.status, verdict.suspect) == ("pass", "")
     wrong = [np.roll(case.read_outputs()[0], 1, axis=0)]
     assert judge(operator, expectation, case.read_outputs(), wrong, Policy()).status == "fail"
+
+
+def test_a_perturbed_exponent_takes_no_sum_out_of_its_domain() -> None:
+    """ONNX files have the two of a square as a tensor, and of a negative number nothing else is."""
+    squares = make_operator(
+        "squares",
+        [((6, 90), "float32"), ((1,), "float32")],
+        lambda x, exponent: op.sum(op.power(x, exponent), [1]),
+    )
+    x, _ = draw(squares)
+    case = make_case(squares, compile_reference([squares]), [x, np.full(1, 2, np.float32)])
+    twins = compile_twins([squares])
+    with Oracle({"squares": squares}, lambda _: twins, Policy()) as oracle:
+        output = oracle.expect(case).outputs[0]
+    share = output.sensitivity / output.values * 2**23
+    assert (share > 0.02).all()
+    assert (share < 2).all()

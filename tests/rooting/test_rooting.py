@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from tapml.compiler.reference import compile_reference
 from tapml.importing.importer import import_module
 from tapml.models.inputs import MASKED
-from tapml.plan.rooting_report import RootingReport, compare
+from tapml.plan.rooting_report import RUN_TOLERANCE, RootingReport, compare
 from tapml.rooting.rooting import root, root_runs
 from tapml_targets.errors import InputError, MismatchError
 from tests.importing.modules import root_module
@@ -138,3 +139,33 @@ def test_what_is_a_half_inside_an_operator_is_as_exact_as_a_half() -> None:
     report = root_module(import_module(HalfInside(), example), inputs)
     assert report.worst is not None
     assert 0.01 < report.worst.ratio < 1
+
+
+class _Cancelled(torch.nn.Module):
+    """Sums whose large equal part cancels, so that their rounding is most of the result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sums = x.sum(dim=-1)
+        return (sums - sums.mean()) * 100
+
+
+def test_an_output_that_amplifies_the_rounding_inside_is_allowed_what_that_explains() -> None:
+    x = np.random.default_rng(3).uniform(1.0, 1.01, (8, 1000)).astype(np.float32)
+    imported = import_module(_Cancelled(), (torch.from_numpy(x),))
+    ((name, entry),) = imported.plan.entries.items()
+    first = next(iter(entry.calls)).operator
+
+    def rounded(output: Any) -> None:
+        output += np.float32(4e-3) * (-1) ** np.arange(output.size).reshape(output.shape)
+
+    reference = compile_reference(imported.plan)
+    inputs = [(name, dict(zip(entry.inputs, [x], strict=True)))]
+    report = root_runs(imported, inputs, reference=WithFault(reference, first, rounded))
+    (output,) = (each for each in report.compared if each.kind == "output")
+    # By itself far beyond what an output may be off by.
+    assert output.error > 5 * RUN_TOLERANCE["float32"] * output.scale
+    assert 0.1 < output.ratio < 1
+    assert output.explained_up_to(output.error / 3).ratio == output.ratio
+    beyond = replace(output, ratio=50.0)
+    assert beyond.explained_up_to(0.0).ratio == 50
+    assert beyond.explained_up_to(output.error / 3).ratio == pytest.approx(3)

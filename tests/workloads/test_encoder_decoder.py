@@ -69,6 +69,8 @@ def test_the_start_goes_through_decode_and_an_end_token_ends() -> None:
     assert steps == list(range(7))
     (logits,) = workload.call(runner, Source((1, 2)))
     assert workload.by_name([logits])["tokens"].tolist() == [5, 6, 7, 8, 9]
+    (logits,) = workload.call(runner, Source((1, 2)), 2)
+    assert workload.by_name([logits])["tokens"].tolist() == [5, 6]
     expected = list(workload.expected(Source((1, 2)), 7))
     assert [(entry, len(steps)) for entry, steps, _ in expected] == [("encode", 1), ("decode", 8)]
 

@@ -50,6 +50,12 @@ def convert_gguf(path: Path, folder: Path) -> None:
     """
     reader = _open(path)
     fields = {name: _content(field) for name, field in reader.fields.items() if field.types}
+    content = str(fields.get("general.type", "model"))
+    if content != "model":
+        raise InputError(
+            f"{path} is a GGUF file of the type {content[:40]!r}: expected a model; an adapter is "
+            "merged into its model first (llama.cpp: llama-export-lora)"
+        )
     architecture, named = architecture_of(fields, path)
     config = _config(path, fields, architecture, named)
     config["vocab_size"] = config["vocab_size"] or _rows_of_embedding(reader)

@@ -215,10 +215,11 @@ def test_scalings_that_are_not_done_are_refused_by_name(tmp_path: Path) -> None:
         ({"split.count": 3, "split.no": 1}, "is part 2 of 3: expected a whole model; join"),
         ({"llama.rope.dimension_count": 2}, "turns 2 numbers of a head of .*: expected all"),
         ({"llama.attention.causal": False}, "is an encoder"),
+        ({"general.type": "adapter"}, "of the type 'adapter': expected a model; .*export-lora"),
     ],
 )
 def test_what_the_tensors_do_not_show_is_refused(
-    more: dict[str, int], said: str, tmp_path: Path
+    more: dict[str, int | str], said: str, tmp_path: Path
 ) -> None:
     written.write_llama(tmp_path / "a.gguf", "Q8_0", more=more)
     with pytest.raises(InputError, match=said):

@@ -97,7 +97,7 @@ def write_llama(
     architecture: str = "llama",
     scaling: tuple[str, float] | None = None,
     frequencies: Sequence[float] = (),
-    more: Mapping[str, int] | None = None,
+    more: Mapping[str, int | str] | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Write a file; the float32 values of its tensors by their names in it."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -120,8 +120,11 @@ def write_llama(
         if scaling[0] == "yarn":
             writer.add_rope_scaling_orig_ctx_len(16)
     for name, value in (more or {}).items():
-        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
-        add(name, value)
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        else:
+            add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+            add(name, value)
     if len(frequencies):
         writer.add_tensor("rope_freqs.weight", np.array(frequencies, np.float32))
     writer.add_vocab_size(WORDS)

@@ -129,6 +129,9 @@ def test_t5_gives_the_logits_of_transformers(
     source = [5, 17, 99, 3]
     found = result_of(package, tmp_path / "cache", "--tokens", " ".join(map(str, source)))
     tokens = [int(each) for each in str(found["result"]).split()]
+    three = ("--tokens", " ".join(map(str, source)), "--max-new-tokens", "3")
+    counted = result_of(package, tmp_path / "cache", *three)["result"]
+    assert str(counted).split() == str(found["result"]).split()[:3]
     with tml.load_package(package) as moved:
         logits = moved.outputs(source)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
