@@ -28,6 +28,7 @@ from tapml.importing.origins import origins_of, strip_prefix
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
 from tapml.importing.taken_branches import TakenBranches
+from tapml.importing.zero_products import keep_odd_products
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorError
 
@@ -141,6 +142,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
+    keep_odd_products(program.graph_module)
     _fill_with_infinity(program.graph_module)
     _leave_out_assertions(program.graph_module, description.name)
     _leave_out_empty(program.graph_module)
@@ -180,7 +182,7 @@ def _export(
     description: EntryDescription,
 ) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
     # A graph that is refused is printed there, line by line.
-    without_values = (_masks_are_taken(), _values_decide_nothing(), decided_results())
+    without_values = (_masks_are_taken(), _values_decide_nothing(), decided_results(exported=True))
     with ExitStack() as stack, redirect_stderr(io.StringIO()):
         for each in without_values:
             stack.enter_context(each)
