@@ -21,8 +21,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -94,46 +96,53 @@ def _make(options: argparse.Namespace, kept: Found) -> None:
     with Pool([_NAMES, _OPEN, _WALK], environment=_ENVIRONMENT) as pool:
         wanted = [
             (name, dtype)
+            for dtype in options.dtypes
             for name in pool.submit(_NAMES).result()
             if any(fnmatchcase(name, pattern) for pattern in options.only)
-            for dtype in options.dtypes
         ]
-        left = [
-            each
-            for each in wanted
-            if not _known(kept.get(" ".join(each)), options.devices)
-            or word_of(kept[" ".join(each)]) in options.again
-        ]
-        workers: list[Worker | None] = [None] * options.workers
-        for at in range(0, len(left), options.workers):
-            if time.monotonic() > until:
-                break
-            pending = []
-            for number, (name, dtype) in enumerate(left[at : at + options.workers]):
-                worker = workers[number]
+        left = iter(
+            [
+                each
+                for each in wanted
+                if not _known(kept.get(" ".join(each)), options.devices)
+                or word_of(kept[" ".join(each)]) in options.again
+            ]
+        )
+        writing = Lock()
+
+        def work() -> None:
+            """Take one after the other in a process that ends with what breaks it."""
+            worker: Worker | None = None
+            while time.monotonic() < until:
+                with writing:
+                    name, dtype = next(left, ("", ""))
+                if not name:
+                    return
                 if worker is None:
                     worker = pool.worker(_OPEN, options.devices, deadline_seconds=options.deadline)
-                    workers[number] = worker
                 asked = {
                     "name": name, "dtype": dtype, "samples": options.samples,
                     "odd": dtype.startswith("float"),
                 }  # fmt: skip
-                pending.append((number, f"{name} {dtype}", worker.submit(_WALK, asked)))
-            for number, key, future in pending:
                 found: dict[str, Any] = {"devices": options.devices}
                 try:
-                    found["samples"] = future.result()
+                    found["samples"] = worker.call(_WALK, asked)
                 except TapmlError as error:  # its process died, or took too long
                     ended = f"broken: {' '.join(str(error).split())[:300]}"
                     found["samples"] = [{"sample": "its process", "found": {"cpu": ended}}]
-                    if (worker := workers[number]) is not None:
-                        worker.close()
-                    workers[number] = None
-                kept[key] = found
-                print(f"[{at + number + 1}/{len(left)}] {key}: {word_of(found)}", flush=True)
-                for line in lines(key, found, WORDS[1:]):
-                    print(f"    {line}", flush=True)
-            write_json(options.file, kept)
+                    worker.close()
+                    worker = None
+                key = f"{name} {dtype}"
+                with writing:
+                    kept[key] = found
+                    print(f"{key}: {word_of(found)}", flush=True)
+                    for line in lines(key, found, WORDS[1:]):
+                        print(f"    {line}", flush=True)
+                    write_json(options.file, kept)
+
+        with ThreadPoolExecutor(options.workers) as threads:
+            for each in [threads.submit(work) for _ in range(options.workers)]:
+                each.result()
 
 
 def _known(found: Mapping[str, Any] | None, devices: Sequence[str]) -> bool:

@@ -155,6 +155,9 @@ def _samples(entry: Any, kind: torch.dtype, count: int, odd: bool) -> Iterator[_
     """Small ones, first those that differ in how they are called."""
     every = []
     for given in islice(entry.sample_inputs("cpu", kind), _LOOKED_AT):
+        whole = _pytree.tree_leaves((given.input, given.args, given.kwargs))
+        if any(isinstance(each, torch.Tensor) and each.layout != torch.strided for each in whole):
+            continue
         sample = _Sample(given)
         if sample.tensors and sample.elements <= _MOST_ELEMENTS:
             every.append((sample, given))

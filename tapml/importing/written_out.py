@@ -183,7 +183,8 @@ def _distances(first: Tensor, second: Tensor, power: float, _mode: int | None) -
     """``cdist``: of each row of `first` from each of `second`."""
     apart = (first.unsqueeze(-2) - second.unsqueeze(-3)).abs()
     if power == 0:
-        return (apart != 0).to(first.dtype).sum(-1)
+        counted = torch.where(apart == 0, apart, torch.ones_like(apart))
+        return torch.where(torch.isnan(apart), apart, counted).sum(-1)
     if power == 1:
         return apart.sum(-1)
     if power == 2:

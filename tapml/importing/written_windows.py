@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing.written_terms import refuse_many
+from tapml_targets.errors import UnsupportedOperatorError
 
 _aten: Final = torch.ops.aten
 _WITH_PLACES: Final = (
@@ -179,6 +180,10 @@ def _leaky(
 
 def _spread_volume(volume: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
     """A transposed convolution of volumes: a convolution of the volume with zeros between."""
+    if not volume.dtype.is_floating_point:
+        raise UnsupportedOperatorError(
+            "a convolution is imported of floating-point numbers alone: make them float"
+        )
     stride, padding, dilation, transposed, output_padding, groups = rest
     if not transposed or volume.dim() != _VOLUME + 2:
         return NotImplemented
