@@ -128,10 +128,18 @@ def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:
 
 
 def _pair(call: Call, real: fx.Node, imaginary: fx.Node) -> fx.Node:
-    parts = [call(_ATEN.unsqueeze.default, each, -1) for each in (real, imaginary)]
+    parts = [call(_ATEN.unsqueeze.default, each, -1) for each in _broadcast(call, real, imaginary)]
     pair = call(_ATEN.cat.default, parts, -1)
     pair.meta[_PARTS_OF] = real, imaginary
     return pair
+
+
+def _broadcast(call: Call, *given: fx.Node) -> list[fx.Node]:
+    shapes = [each.meta["val"].shape for each in given]
+    if all(each == shapes[0] for each in shapes):
+        return list(given)
+    whole = list(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    return [call(_ATEN.expand.default, each, whole) for each in given]
 
 
 def _parts(call: Call, pair: fx.Node) -> list[fx.Node]:

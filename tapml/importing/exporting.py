@@ -30,6 +30,7 @@ from tapml.importing.picked_rows import Loops
 from tapml.importing.repeated_layers import decompose
 from tapml.importing.resampling import resample_by_constants
 from tapml.importing.taken_branches import TakenBranches, no_warning_asks
+from tapml.importing.zero_products import keep_odd_products
 from tapml.plan.graph_plan import Origin
 from tapml_targets.errors import InputError, TapmlError, UnsupportedOperatorError
 
@@ -143,6 +144,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
     _settle_extents(program.graph_module)
     _sort_largest(program.graph_module)
     _fill_empty(program.graph_module)
+    keep_odd_products(program.graph_module)
     _fill_with_infinity(program.graph_module)
     _leave_out_assertions(program.graph_module, description.name)
     _leave_out_empty(program.graph_module)
@@ -185,7 +187,7 @@ def _export(
     without_values = (
         _masks_are_taken(),
         _values_decide_nothing(),
-        decided_results(),
+        decided_results(exported=True),
         no_warning_asks(),
     )
     with ExitStack() as stack, redirect_stderr(io.StringIO()):

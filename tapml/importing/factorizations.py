@@ -34,6 +34,9 @@ def factorizations() -> dict[Any, Callable[..., Any]]:
         _aten.lu_unpack.default: _unpacked,
         _aten.linalg_lu_solve.default: _solved_by_lu,
         _aten.triangular_solve.default: _solved_by_triangle,
+        _aten.geqrf.default: _reflections,
+        _aten.linalg_householder_product.default: _product_of_reflections,
+        _aten.ormqr.default: _times_reflections,
     }
 
 
@@ -236,3 +239,54 @@ def _solved_by_triangle(
     given = matrix.mT if transpose else matrix
     found = solved_triangle(given, right, upper=upper != transpose, unitriangular=unitriangular)
     return found, matrix
+
+
+def _reflections(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """R on and above the diagonal, the axes of LAPACK's reflections below it, and their scales."""
+    height, width = matrix.shape[-2:]
+    numbers, across = torch.arange(height), torch.arange(width)
+    one, zero = (torch.full((), each, dtype=matrix.dtype) for each in (1.0, 0.0))
+    work, scales = matrix, []
+    for step in range(columns_of("geqrf", matrix, min(height, width))):
+        column = work[..., step]
+        first = column[..., step : step + 1]
+        below = torch.where(numbers > step, column, zero)
+        rest = (below * below).sum(-1, keepdim=True)
+        none = rest == 0
+        size = torch.sqrt(first * first + rest)
+        head = torch.where(none, first, torch.where(first < 0, size, -size))
+        scale = torch.where(none, zero, (head - first) / torch.where(none, one, head))
+        tail = below / torch.where(none, one, first - head)
+        changed = _reflected(work, torch.where(numbers == step, one, tail), scale)
+        own = torch.where(numbers == step, head, torch.where(numbers > step, tail, column))
+        work = torch.where(across == step, own.unsqueeze(-1), work)
+        work = torch.where(across > step, changed, work)
+        scales.append(scale)
+    return work, torch.cat(scales, -1) if scales else matrix.new_zeros(*matrix.shape[:-2], 0)
+
+
+def _reflected(operand: Tensor, axis: Tensor, scale: Tensor) -> Tensor:
+    along = (axis.unsqueeze(-1) * operand).sum(-2)
+    return operand - (scale * axis).unsqueeze(-1) * along.unsqueeze(-2)
+
+
+def _times_reflections(
+    packed: Tensor, scales: Tensor, right: Tensor, left: bool = True, transpose: bool = False
+) -> Tensor:
+    """The product of reflections with a matrix on their right, or on their left."""
+    if not left:
+        return _times_reflections(packed, scales, right.mT, transpose=not transpose).mT
+    count = columns_of("ormqr", packed, scales.shape[-1])
+    numbers = torch.arange(packed.shape[-2])
+    one, zero = (torch.full((), each, dtype=packed.dtype) for each in (1.0, 0.0))
+    for step in range(count) if transpose else reversed(range(count)):
+        below = torch.where(numbers > step, packed[..., step], zero)
+        axis = torch.where(numbers == step, one, below)
+        right = _reflected(right, axis, scales[..., step : step + 1])
+    return right
+
+
+def _product_of_reflections(packed: Tensor, scales: Tensor) -> Tensor:
+    rows, columns = packed.shape[-2:]
+    unit = torch.eye(rows, columns, dtype=packed.dtype).expand(packed.shape)
+    return _times_reflections(packed, scales, unit)

@@ -12,22 +12,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from tapml.importing.alignments import ctc_loss
 from tapml.importing.factorizations import least_squares
 from tapml.importing.written_terms import refuse_many
 from tapml_targets.errors import UnsupportedOperatorError
 
 # No weights of vectors of small whole numbers, such as (1, -2), add up to zero.
 _POWER: Final = 0.9
-_svd: Final = torch.linalg.svd
-_eigh: Final = torch.linalg.eigh
 
 
 class _Solution(NamedTuple):
@@ -54,24 +53,23 @@ class _SingularOfOld(NamedTuple):
     V: Tensor
 
 
+class _Decided(TorchFunctionMode):
+    """Calls one function in place of another, by whatever name a program has it."""
+
+    def __init__(self, functions: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self._functions = functions
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return self._functions.get(func, func)(*args, **(kwargs or {}))
+
+
 @contextmanager
-def decided_results() -> Iterator[None]:
-    """These functions in place of PyTorch's."""
-    with ExitStack() as stack:
-        for owner, name, function in (
-            (torch, "bincount", _counts),
-            (torch.Tensor, "bincount", _counts),
-            (torch, "cov", _covariance),
-            (torch.Tensor, "cov", _covariance),
-            (torch, "corrcoef", _correlation),
-            (torch.Tensor, "corrcoef", _correlation),
-            (torch.linalg, "lstsq", _solved),
-            (torch.linalg, "eigh", _eigen),
-            (torch.linalg, "svd", _singular),
-            (torch, "svd", _singular_of_old),
-            (torch.Tensor, "svd", _singular_of_old),
-        ):
-            stack.enter_context(patch.object(owner, name, function))
+def decided_results(*, exported: bool = False) -> Iterator[None]:
+    """These functions in place of PyTorch's, and of an export those that it has no form for."""
+    with _Decided(_EXPORTED if exported else _DECIDED):
         yield
 
 
@@ -83,12 +81,12 @@ def _signs(vectors: Tensor) -> Tensor:
 
 
 def _eigen(A: Tensor, UPLO: str = "L", **_: Any) -> _Eigen:
-    values, vectors = _eigh(A, UPLO)
+    values, vectors = torch.linalg.eigh(A, UPLO)
     return _Eigen(values, vectors * _signs(vectors))
 
 
 def _singular(A: Tensor, full_matrices: bool = True, **_: Any) -> _Singular:
-    left, sizes, right = _svd(A, full_matrices=False)
+    left, sizes, right = torch.linalg.svd(A, full_matrices=False)
     rows, columns = A.shape[-2:]
     signs = _signs(right.mT)
     # Of a singular value of zero, the sign of one vector says nothing of the other's.
@@ -161,3 +159,39 @@ def _counts(input: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
         return hit.sum(1)
     weights = weights if weights.dtype == torch.float32 else weights.double()
     return torch.where(hit, weights.unsqueeze(0), torch.zeros((), dtype=weights.dtype)).sum(1)
+
+
+_DECIDED: Final[Mapping[Any, Callable[..., Any]]] = {
+    torch.bincount: _counts,
+    torch.Tensor.bincount: _counts,
+    torch.cov: _covariance,
+    torch.Tensor.cov: _covariance,
+    torch.corrcoef: _correlation,
+    torch.Tensor.corrcoef: _correlation,
+    torch.linalg.lstsq: _solved,
+    torch.linalg.eigh: _eigen,
+    torch.linalg.svd: _singular,
+    torch.svd: _singular_of_old,
+    torch.Tensor.svd: _singular_of_old,
+}
+
+
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    kind = ("none", "mean", "sum").index(reduction)
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, kind, zero_infinity)
+
+
+# A function that is written in Python is taken as it is, with those that it calls.
+_EXPORTED: Final[Mapping[Any, Callable[..., Any]]] = {
+    **_DECIDED,
+    torch.ctc_loss: ctc_loss,
+    torch.nn.functional.ctc_loss: _ctc_loss,
+}

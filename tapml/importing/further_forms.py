@@ -51,6 +51,7 @@ def further() -> dict[Any, Callable[..., Any]]:
         _aten.conv_tbc.default: _convolution_of_times,
         _aten.lerp.Tensor: _between,
         _aten.as_strided.default: _by_strides,
+        _aten.as_strided_copy.default: _by_strides,
         _aten.as_strided_scatter.default: _with_strides,
         _aten.gcd.default: _greatest_divisor,
         _aten.lcm.default: _common_multiple,

@@ -29,6 +29,16 @@ def own() -> dict[Any, Callable[..., Any]]:
     return {
         _aten.add.Tensor: partial(_with_multiple, torch.add),
         _aten.sub.Tensor: partial(_with_multiple, torch.sub),
+        _aten.addmv.default: partial(_with_product, torch.mv),
+        _aten.addbmm.default: partial(
+            _with_product, lambda x, y: torch.bmm(x, y).sum(0, dtype=x.dtype)
+        ),
+        _aten.baddbmm.default: partial(_with_product, torch.bmm),
+        _aten.clamp.Tensor: _between,
+        _aten.clamp_min.Tensor: torch.maximum,
+        _aten.clamp_max.Tensor: torch.minimum,
+        _aten.cumsum.default: _of_one,
+        _aten.cumprod.default: _of_one,
         _aten.elu.default: _elu,
         _aten.linalg_vector_norm.default: _norm,
         _aten._trilinear.default: _trilinear,
@@ -80,6 +90,39 @@ def _float(operand: Tensor) -> Tensor:
 def _with_multiple(operation: Any, one: Any, other: Any, *, alpha: Any = 1) -> Any:
     """TVM's converters leave the factor of the second out."""
     return NotImplemented if alpha == 1 else operation(one, other * alpha)
+
+
+def _with_product(
+    multiply: Callable[[Tensor, Tensor], Tensor],
+    operand: Tensor,
+    one: Tensor,
+    other: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Tensor:
+    if not operand.dtype.is_floating_point:
+        beta, alpha = int(beta), int(alpha)
+    product = multiply(one, other)
+    product = product if alpha == 1 else product * alpha
+    # What is multiplied with nothing may be no number.
+    if beta == 0:
+        return product
+    return product + (operand if beta == 1 else operand * beta)
+
+
+def _between(operand: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Of integers, too, for which TVM writes an infinity at an open end."""
+    found = operand if low is None else torch.maximum(operand, low)
+    return found if high is None else torch.minimum(found, high)
+
+
+def _of_one(operand: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    """A running sum or product of one number, which TVM has no axis for."""
+    if operand.dim():
+        return NotImplemented
+    whole = torch.int64 if not operand.dtype.is_floating_point else operand.dtype
+    return operand.to(dtype or whole, copy=True)
 
 
 def _elu(operand: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
@@ -146,6 +189,10 @@ def _mean_of_windows(
     divisor: int | None = None,
 ) -> Any:
     """A divisor of its own, which TVM's converters leave out."""
+    if not operand.dtype.is_floating_point:
+        raise UnsupportedOperatorError(
+            "a mean of windows is imported of floating-point numbers alone: make them float"
+        )
     if divisor is None:
         return NotImplemented
     axes = 2 if pool is _aten.avg_pool2d.default else 3

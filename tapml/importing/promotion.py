@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 Converter = Callable[[fx.Node], Any]
 
-# TVM makes numbers of the first four once, or zeros, or none, when it imports, and resizes without
-# the antialias that was asked for. How many the last gives, only the run knows, so no plan has it.
+# TVM makes numbers of the first four once, or zeros, or none, when it imports, and resizes extents
+# of any length without the antialias that was asked for. How many the last gives, only the run
+# knows, so no plan has it.
 LEFT_OUT: Final = (
     "bernoulli.p",
     "exponential.default",
@@ -62,10 +63,18 @@ _COMPARED: Final = tuple(
     for kind in ("Tensor", "Scalar")
 )
 _WHERE: Final = torch.ops.aten.where.self
-_POWERS: Final = (torch.ops.aten.pow.Tensor_Tensor, torch.ops.aten.pow.Scalar)
 # TVM gives what they are given, whatever is asked for.
 _DROPOUTS: Final = ("dropout.default", "dropout_.default", "native_dropout.default")
-_POOLS: Final = ("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
+_OTHER_RESULTS: Final = {
+    **dict.fromkeys(
+        ("max_pool2d_with_indices.default", "max_pool3d_with_indices.default"),
+        "the places of a max-pool's numbers (return_indices)",
+    ),
+    **dict.fromkeys(
+        ("native_layer_norm.default", "native_group_norm.default"),
+        "the means and deviations of a norm, which it gives beside its rows,",
+    ),
+}
 
 
 def correct(importer: ExportedProgramImporter, converters: MutableMapping[str, Converter]) -> None:
@@ -81,17 +90,13 @@ def correct(importer: ExportedProgramImporter, converters: MutableMapping[str, C
     for name in _DROPOUTS:
         converters[name] = _never_at_random(converters[name])
     converters["bucketize.Tensor"] = _not_numbers_last(importer, converters["bucketize.Tensor"])
-    for name in _POOLS:
-        converters[name] = _without_places(converters[name])
+    for name, others in _OTHER_RESULTS.items():
+        converters[name] = _first_alone(converters[name], others)
 
 
 def _promoting(importer: ExportedProgramImporter, given: Converter) -> Converter:
     def convert(node: fx.Node) -> Any:
         kind = str(node.meta["val"].dtype).removeprefix("torch.")
-        if node.target in _POWERS and "int" in kind:
-            raise ValueError(
-                f"a power of {kind} by a tensor is not imported: multiply, or make it float"
-            )
         condition = node.args[0] if node.target is _WHERE else None
         kept = {each: importer.env[each] for each in node.all_input_nodes}
         for each, value in kept.items():
@@ -152,13 +157,13 @@ def _never_at_random(given: Converter) -> Converter:
     return convert
 
 
-def _without_places(given: Converter) -> Converter:
+def _first_alone(given: Converter, others: str) -> Converter:
+    """TVM has the first result of these operations alone."""
+
     def convert(node: fx.Node) -> Any:
         for user in node.users:
-            if user.target is operator.getitem and user.args[1] == 1 and user.users:
-                raise ValueError(
-                    "the places of a max-pool's numbers (return_indices) are not imported"
-                )
+            if user.target is operator.getitem and user.args[1] != 0 and user.users:
+                raise ValueError(f"{others} are not imported")
         return given(node)
 
     return convert

@@ -31,9 +31,12 @@ _LINEAR: Final = (
     _aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d,
 )  # fmt: skip
 _CUBIC: Final = (_aten.upsample_bicubic2d,)
-_PACKETS: Final = (*_NEAREST, *_EXACT, *_LINEAR, *_CUBIC)
-# Of PyTorch's bicubic kernel.
+_SMOOTH: Final = (_aten._upsample_bilinear2d_aa, _aten._upsample_bicubic2d_aa)
+_PACKETS: Final = (*_NEAREST, *_EXACT, *_LINEAR, *_CUBIC, *_SMOOTH)
+# Of PyTorch's bicubic kernel, and of the one that smooths.
 _CUBIC_A: Final = -0.75
+_SMOOTH_CUBIC_A: Final = -0.5
+_CUBIC_SMOOTH: Final = (_aten._upsample_bicubic2d_aa,)
 _Taps = list[tuple[NDArray[np.int64], NDArray[Any] | None]]
 
 
@@ -58,7 +61,7 @@ def _unless_static(packet: Any, other: Callable[..., Any] | None) -> Callable[..
 
 def _is_static(packet: Any, operand: torch.Tensor) -> bool:
     """Whether the resampled extents are numbers, and the values ones that can be weighted."""
-    weighted = packet in _LINEAR or packet in _CUBIC
+    weighted = packet not in _NEAREST and packet not in _EXACT
     return all(isinstance(each, int) for each in operand.shape[2:]) and (
         operand.dtype.is_floating_point or not weighted
     )
@@ -123,13 +126,17 @@ def _written(node: fx.Node, packet: Any, constants: _Constants) -> fx.Node:
     made: Any = operand
     value = node.meta["val"]
     aligned, scales = _settings(node, packet)
-    weighted = packet in _LINEAR or packet in _CUBIC
+    weighted = packet not in _NEAREST and packet not in _EXACT
     single = weighted and value.dtype in (torch.float16, torch.bfloat16)
     if single:
         made = call(_aten._to_copy.default, operand, dtype=torch.float32)
     kind = np.dtype(np.float64 if value.dtype == torch.float64 else np.float32)
     for axis, scale in zip(range(2, value.dim()), scales, strict=True):
         sizes = operand.meta["val"].shape[axis], value.shape[axis]
+        if packet in _SMOOTH:
+            matrix = smooth(*sizes, scale, aligned, kind, cubic=packet in _CUBIC_SMOOTH)
+            made = _product(call, made, axis, value.dim(), constants, matrix, node)
+            continue
         if packet in _NEAREST or packet in _EXACT:
             taps = nearest(*sizes, scale, exact=packet in _EXACT)
         elif packet in _LINEAR:
@@ -210,13 +217,60 @@ def cubic(size: int, result: int, scale: float | None, aligned: bool, kind: np.d
     ]
 
 
-def _near(at: NDArray[Any]) -> NDArray[Any]:
-    weights: NDArray[Any] = ((_CUBIC_A + 2) * at - (_CUBIC_A + 3)) * at * at + 1
+def smooth(
+    size: int, result: int, scale: float | None, aligned: bool, kind: np.dtype[Any], *, cubic: bool
+) -> NDArray[Any]:
+    """The weights of `size` rows, ``[result, size]``, with ``antialias=True``.
+
+    A filter as wide as a step between results; ``_compute_indices_weights_aa`` of PyTorch.
+    """
+    if result == size:
+        return np.eye(size, dtype=kind)
+    step = _step(size, result, scale, aligned, kind)
+    width = kind.type(max(step, 1))
+    support = width * (2 if cubic else 1)
+    centre = (step * (np.arange(result).astype(kind) + kind.type(0.5)))[:, None]
+    first = np.maximum((centre - support + kind.type(0.5)).astype(np.int64), 0)
+    behind = np.minimum((centre + support + kind.type(0.5)).astype(np.int64), size)
+    places = np.arange(size)[None]
+    apart = np.abs((places.astype(kind) - centre + kind.type(0.5)) / width)
+    if cubic:
+        near, far = (each(apart, _SMOOTH_CUBIC_A) for each in (_near, _far))
+        weights = np.where(apart < 1, near, np.where(apart < 2, far, 0))
+    else:
+        weights = np.maximum(1 - apart, 0)
+    weights = np.where((places >= first) & (places < behind), weights, 0)
+    total = weights.sum(1, keepdims=True)
+    found: NDArray[Any] = (weights / np.where(total == 0, 1, total)).astype(kind)
+    return found
+
+
+def _product(
+    call: Callable[..., Any],
+    operand: Any,
+    axis: int,
+    rank: int,
+    constants: _Constants,
+    matrix: NDArray[Any],
+    node: fx.Node,
+) -> Any:
+    """Rows along `axis` as a product: of many, and each with its own weights."""
+    if matrix.shape[0] == matrix.shape[1] and bool((matrix == np.eye(len(matrix))).all()):
+        return operand
+    last = rank - 1
+    turned = [*range(axis), last, *range(axis + 1, last), axis]
+    rows = operand if axis == last else call(_aten.permute.default, operand, turned)
+    found = call(_aten.matmul.default, rows, constants.node(matrix.T.copy(), node))
+    return found if axis == last else call(_aten.permute.default, found, turned)
+
+
+def _near(at: NDArray[Any], a: float = _CUBIC_A) -> NDArray[Any]:
+    weights: NDArray[Any] = ((a + 2) * at - (a + 3)) * at * at + 1
     return weights
 
 
-def _far(at: NDArray[Any]) -> NDArray[Any]:
-    weights: NDArray[Any] = ((_CUBIC_A * at - 5 * _CUBIC_A) * at + 8 * _CUBIC_A) * at - 4 * _CUBIC_A
+def _far(at: NDArray[Any], a: float = _CUBIC_A) -> NDArray[Any]:
+    weights: NDArray[Any] = ((a * at - 5 * a) * at + 8 * a) * at - 4 * a
     return weights
 
 

@@ -40,6 +40,13 @@ def special_functions() -> dict[Any, Callable[..., Any]]:
         _aten.special_i0e.default: _widened(lambda x: _bessel(x, 0)),
         _aten.special_i1.default: _widened(lambda x: _bessel(x, 1) * torch.exp(x.abs())),
         _aten.special_i1e.default: _widened(lambda x: _bessel(x, 1)),
+        _aten.special_zeta.default: _of_two(_hurwitz),
+        _aten.special_zeta.self_scalar: _of_two(_hurwitz),
+        _aten.special_zeta.other_scalar: _of_two(_hurwitz),
+        _aten.special_gammainc.default: _of_two(lambda a, x: _share_of_gamma(a, x)[0]),
+        _aten.special_gammaincc.default: _of_two(lambda a, x: _share_of_gamma(a, x)[1]),
+        _aten.igamma.default: _of_two(lambda a, x: _share_of_gamma(a, x)[0]),
+        _aten.igammac.default: _of_two(lambda a, x: _share_of_gamma(a, x)[1]),
         _aten.angle.default: _angle,
         _aten.log1p.default: _widened(_log_of_one_more),
         _aten.expm1.default: _widened(_power_less_one),
@@ -55,6 +62,22 @@ def _widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         result = kind if kind.is_floating_point else torch.get_default_dtype()
         wide = torch.float32 if result.itemsize == 2 else result
         return function(operand.to(wide), *rest).to(result)
+
+    return compute
+
+
+def _of_two(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """The same of two operands, of which one may be a number."""
+
+    def compute(one: Any, other: Any) -> Tensor:
+        kind = torch.result_type(one, other)
+        result = kind if kind.is_floating_point else torch.get_default_dtype()
+        wide = torch.float32 if result.itemsize == 2 else result
+        given = [
+            each.to(wide) if isinstance(each, Tensor) else torch.full((), each, dtype=wide)
+            for each in (one, other)
+        ]
+        return function(*given).to(result)
 
     return compute
 
@@ -181,6 +204,100 @@ def _zeta(operand: Tensor, power: int) -> Tensor:
         total + tail + inverse(shifted, power + 1) * _polynomial(terms, inverse(shifted, 2))
     )
     return found
+
+
+_STEPS_OF_HURWITZ: Final = 20
+_LEAST_OF_HURWITZ: Final = 8 - _STEPS_OF_HURWITZ
+
+
+def _hurwitz(power: Tensor, operand: Tensor) -> Tensor:
+    """``zeta(x, q)`` by Euler and Maclaurin's sum; no number for `operand` below -12."""
+    total: Any = torch.pow(operand, -power)
+    for step in range(1, _STEPS_OF_HURWITZ):
+        total = total + torch.pow(operand + step, -power)
+    behind = operand + _STEPS_OF_HURWITZ
+    reciprocal = 1 / behind
+    square = reciprocal * reciprocal
+    rest: Any = torch.zeros_like(square)
+    for k in range(len(_NUMBERS), 0, -1):
+        rest = _NUMBERS[k - 1] / math.factorial(2 * k) + rest * (
+            (power + (2 * k - 1)) * (power + 2 * k) * square
+        )
+    last = torch.pow(behind, -power)
+    found = total + last * (behind / (power - 1) + 0.5 + power * reciprocal * rest)
+    nothing = torch.full_like(found, math.nan)
+    whole = operand == torch.floor(operand)
+    found = torch.where((operand <= 0) & whole, torch.full_like(found, math.inf), found)
+    broken = (operand < 0) & ~whole & (power != torch.floor(power))
+    found = torch.where(broken | ((operand < _LEAST_OF_HURWITZ) & ~whole), nothing, found)
+    found = torch.where(power == 1, torch.full_like(found, math.inf), found)
+    return torch.where(power < 1, nothing, found)
+
+
+# Of the series and of the continued fraction, of which each converges on its side.
+_TERMS_OF_GAMMA: Final = 48
+# From this order on, and so near to it, Temme's expansion is as precise as float32.
+_LARGE_ORDER: Final = 20.0
+_NEAR_ORDER: Final = 0.3
+
+
+def _share_of_gamma(order: Tensor, operand: Tensor) -> tuple[Tensor, Tensor]:
+    """The lower and the upper incomplete gamma function over the whole one."""
+    one = torch.ones_like(order + operand)
+    a, x = order * one, operand * one
+    front = torch.exp(a * torch.log(x) - x - _log_gamma(a + 1))
+    series: Any = one
+    for step in range(_TERMS_OF_GAMMA, 0, -1):
+        series = 1 + x / (a + step) * series
+    below = front * series
+    beyond = x > a + 1
+    # Where the fraction does not hold, any number that is not zero.
+    far = torch.where(beyond, x, a + 2)
+    fraction: Any = far + (2 * _TERMS_OF_GAMMA + 1) - a
+    for step in range(_TERMS_OF_GAMMA, 0, -1):
+        fraction = far + (2 * step - 1) - a - step * (step - a) / fraction
+    above = front * a / fraction
+    lower = torch.where(beyond, 1 - above, below)
+    upper = torch.where(beyond, above, 1 - below)
+    lower_near, upper_near = _near_a_large_order(a, x)
+    near = (a >= _LARGE_ORDER) & ((x - a).abs() < _NEAR_ORDER * a)
+    lower, upper = torch.where(near, lower_near, lower), torch.where(near, upper_near, upper)
+    none, all_of_it = torch.zeros_like(lower), torch.ones_like(lower)
+    least, most = (x == 0) | torch.isinf(a), (a == 0) | torch.isinf(x)
+    odd = (x < 0) | (a < 0) | (least & most) | ((a == 0) & torch.isnan(x))
+    nothing = torch.full_like(lower, math.nan)
+    lower = torch.where(most, all_of_it, torch.where(least, none, lower))
+    upper = torch.where(most, none, torch.where(least, all_of_it, upper))
+    return torch.where(odd, nothing, lower), torch.where(odd, nothing, upper)
+
+
+def _near_a_large_order(order: Tensor, operand: Tensor) -> tuple[Tensor, Tensor]:
+    """Temme's uniform expansion, to its second term."""
+    apart = ((operand - order) / order).clamp(-_NEAR_ORDER, _NEAR_ORDER)
+    place = apart / _NEAR_ORDER
+    eta = apart * torch.sqrt(_polynomial(_temme(0), place))
+    terms = _polynomial(_temme(1), place) + _polynomial(_temme(2), place) / order
+    rest = torch.exp(-order * eta * eta / 2) / torch.sqrt(2 * math.pi * order) * terms
+    half = eta * torch.sqrt(order / 2)
+    return _complement(-half) / 2 - rest, _complement(half) / 2 + rest
+
+
+@cache
+def _temme(term: int) -> list[float]:
+    """Of x/a - 1 over its bound: ``2 (m - log(1 + m)) / m^2``, and the two terms."""
+
+    def value(place: float) -> float:
+        m = place * _NEAR_ORDER
+        square = 2 * (m - math.log1p(m))
+        eta = math.copysign(math.sqrt(square), m)
+        if term == 0:
+            return square / (m * m)
+        if term == 1:
+            return 1 / m - 1 / eta
+        return 1 / eta**3 - 1 / m**3 - 1 / m**2 - 1 / (12 * m)
+
+    # An odd degree has no place at 0.
+    return _fitted(value, 9)
 
 
 def _complement(operand: Tensor) -> Tensor:

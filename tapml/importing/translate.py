@@ -508,7 +508,7 @@ def _emit_corrected(builder: Any, expression: Any, name_hint: str) -> Any:
 
     Converters write ``out_dtype="float32"`` into every matrix product and convolution. The sum of a
     half-precision product is float32 anyway (in torch, too), but the result must be a half, and a
-    float64 product must not pass through float32.
+    product of float64 or of integers must not pass through float32.
     """
     operation = getattr(getattr(expression, "op", None), "name", "")
     if not operation.startswith(_CONTRACTIONS):
@@ -519,8 +519,8 @@ def _emit_corrected(builder: Any, expression: Any, name_hint: str) -> Any:
         return builder.emit(
             relax.op.astype(builder.emit(expression, name_hint), operand), name_hint
         )
-    if operand == "float64" and out == "float32" and operation == "relax.matmul":
-        expression = relax.op.matmul(expression.args[0], expression.args[1], out_dtype="float64")
+    if operand != "float32" and out == "float32" and operation == "relax.matmul":
+        expression = relax.op.matmul(expression.args[0], expression.args[1], out_dtype=operand)
     return builder.emit(expression, name_hint)
 
 

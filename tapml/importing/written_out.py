@@ -19,7 +19,9 @@ from torch.nn import functional
 from tapml.importing import fourier, other_forms, resampling
 from tapml.importing.factorizations import factorizations
 from tapml.importing.further_forms import further
+from tapml.importing.integer_powers import integer_powers
 from tapml.importing.matrices import matrix_functions
+from tapml.importing.sampled_volumes import volumes
 from tapml.importing.special_functions import special_functions
 from tapml.importing.written_terms import refuse_many
 from tapml.importing.written_windows import windows, with_places
@@ -83,7 +85,7 @@ def _decompositions() -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable
     given: dict[Any, Callable[..., Any]] = default_decompositions().materialize()
     ours = {operation: decomposition_table[operation] for operation in known} | own
     ours |= other_forms.own() | further() | special_functions() | matrix_functions()
-    ours |= factorizations()
+    ours |= factorizations() | integer_powers() | volumes()
     return given | resampling.kept(given), ours
 
 
@@ -181,7 +183,8 @@ def _distances(first: Tensor, second: Tensor, power: float, _mode: int | None) -
     """``cdist``: of each row of `first` from each of `second`."""
     apart = (first.unsqueeze(-2) - second.unsqueeze(-3)).abs()
     if power == 0:
-        return (apart != 0).to(first.dtype).sum(-1)
+        counted = torch.where(apart == 0, apart, torch.ones_like(apart))
+        return torch.where(torch.isnan(apart), apart, counted).sum(-1)
     if power == 1:
         return apart.sum(-1)
     if power == 2:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing.written_terms import refuse_many
+from tapml_targets.errors import UnsupportedOperatorError
 
 _aten: Final = torch.ops.aten
 _WITH_PLACES: Final = (
@@ -30,6 +31,8 @@ def windows() -> dict[Any, Callable[..., Any]]:
     known = (_aten.max_unpool2d.default, _aten.max_unpool3d.default)
     return {operation: decomposition_table[operation] for operation in known} | {
         _aten.histc.default: _histogram,
+        _aten.histogram.bin_ct: _counted_between,
+        _aten.histogram.bins_tensor: _counted,
         _aten.rrelu_with_noise_functional.default: _leaky,
         _aten.convolution.default: _spread_volume,
         _aten.numpy_T.default: lambda x: x.permute(*reversed(range(x.dim()))),
@@ -120,6 +123,47 @@ def _histogram(values: Tensor, bins: int = 100, low: float = 0, high: float = 0)
     return hit.to(values.dtype).sum(0)
 
 
+def _counted_between(
+    values: Tensor,
+    bins: int,
+    *,
+    range: Sequence[float] | None = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """``histogram`` of ranges of one width, from the least value to the largest without a range."""
+    low: Any
+    high: Any
+    if range is None:
+        low, high = values.amin(), values.amax()
+    else:
+        low, high = (torch.full((), float(each), dtype=values.dtype) for each in range)
+    same = low == high
+    low, high = torch.where(same, low - 0.5, low), torch.where(same, high + 0.5, high)
+    numbers = torch.arange(bins + 1, dtype=values.dtype)
+    step = (high - low) / bins
+    # From both ends, as torch.linspace has it.
+    last = high - step * (bins - numbers)
+    edges = torch.where(numbers < (bins + 1) // 2, low + step * numbers, last)
+    return _counted(values, edges, weight=weight, density=density)
+
+
+def _counted(
+    values: Tensor, edges: Tensor, *, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor]:
+    """How many values, or how much of their weights, lie between edges; the last has its end."""
+    flat, bins = values.reshape(-1), edges.shape[0] - 1
+    refuse_many("histogram", *flat.shape, bins)
+    behind = flat >= edges[:-1, None]
+    last = torch.arange(bins, dtype=torch.int32)[:, None] == bins - 1
+    inside = behind & ((flat < edges[1:, None]) | (last & (flat == edges[1:, None])))
+    given = torch.ones_like(flat) if weight is None else weight.reshape(-1)
+    found = torch.where(inside, given, torch.zeros((), dtype=given.dtype)).sum(1)
+    if density:
+        found = found / (found.sum() * (edges[1:] - edges[:-1]))
+    return found, edges
+
+
 def _leaky(
     operand: Tensor,
     noise: Tensor,
@@ -136,6 +180,10 @@ def _leaky(
 
 def _spread_volume(volume: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Any:
     """A transposed convolution of volumes: a convolution of the volume with zeros between."""
+    if not volume.dtype.is_floating_point:
+        raise UnsupportedOperatorError(
+            "a convolution is imported of floating-point numbers alone: make them float"
+        )
     stride, padding, dilation, transposed, output_padding, groups = rest
     if not transposed or volume.dim() != _VOLUME + 2:
         return NotImplemented

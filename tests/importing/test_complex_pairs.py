@@ -24,11 +24,12 @@ class Turned(nn.Module):
 
 
 class Joined(nn.Module):
-    """Complex rows behind real ones."""
+    """Complex rows behind real ones, and those of one imaginary part."""
 
     def forward(self, rows: Tensor) -> Tensor:
         pairs = torch.view_as_complex(rows)
-        return torch.view_as_real(torch.cat([rows[..., 0], pairs * 2.0]))
+        made = torch.complex(rows[..., 1], rows[0, 0, 0])
+        return torch.view_as_real(torch.cat([rows[..., 0], pairs * 2.0, made]))
 
 
 class Conjugated(nn.Module):

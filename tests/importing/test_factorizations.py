@@ -8,10 +8,12 @@ from torch import Tensor
 
 from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.factorizations import factorizations
+from tapml.importing.fixed_results import decided_results
 from tapml.importing.importer import import_module
 from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import Apply, root_module
 
+_own_name_of_eigh = torch.linalg.eigh
 _linalg, _aten = torch.linalg, torch.ops.aten
 _of = factorizations()
 
@@ -132,6 +134,35 @@ def test_signs_of_vectors_of_whole_numbers_are_decided() -> None:
     ):
         report = root_module(import_module(module, (given,)), [given.numpy()])
         assert all(each.ratio <= 1 for each in report.compared)
+
+
+def test_signs_are_decided_of_a_function_by_any_name() -> None:
+    given = matrices(3, 3)
+    found = given @ given.mT
+    with decided_results():
+        wanted = torch.linalg.eigh(found)[1]
+        torch.testing.assert_close(_own_name_of_eigh(found)[1], wanted, rtol=0, atol=0)
+    module = Apply(lambda x: _own_name_of_eigh(x)[1])
+    exported = export_entry(EntryDescription("main", module, (found,), ("x",)))
+    vectors = exported.program.module()(found)
+    torch.testing.assert_close(vectors, wanted)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4), (3, 1), (1, 3)])
+def test_reflections_are_lapacks_and_so_are_their_products(shape: tuple[int, ...]) -> None:
+    given = matrices(*shape)
+    packed = torch.geqrf(given)
+    for ours, own in zip(_of[_aten.geqrf.default](given), packed, strict=True):
+        torch.testing.assert_close(ours, own)
+    if shape[-2] < shape[-1]:
+        return
+    product = _of[_aten.linalg_householder_product.default](*packed)
+    torch.testing.assert_close(product, _linalg.householder_product(*packed))
+    right = matrices(*shape[:-1], 2)
+    for transpose in (False, True):
+        for left, other in ((True, right), (False, right.mT)):
+            ours = _of[_aten.ormqr.default](*packed, other, left, transpose)
+            torch.testing.assert_close(ours, torch.ormqr(*packed, other, left, transpose))
 
 
 def test_larger_matrices_are_refused() -> None:

@@ -55,6 +55,10 @@ def of_integers(numbers: Tensor) -> tuple[Tensor, ...]:
         torch.heaviside(numbers.float(), torch.tensor(1.0)), numbers.prod(1), numbers.cumprod(1),
         numbers.copysign(-numbers), numbers.copysign(-2), numbers + torch.arange(8, -1, -2),
         mask.amax(1), *mask.max(1), *numbers.max(1), 1 << (numbers & 7), mask.cumsum(1),
+        numbers @ numbers.T, torch.clamp(numbers, max=numbers.flip(1)), numbers.sum().cumsum(0),
+        torch.addmv(numbers[:, 0], numbers, numbers[0], beta=2), torch.addmm(
+            numbers[:, :3], numbers, numbers.T, alpha=2
+        ), torch.addbmm(numbers[:, :3], numbers[None], numbers.T[None]),
     )  # fmt: skip
 
 
@@ -154,7 +158,13 @@ REFUSED: dict[str, tuple[nn.Module, str]] = {
         Apply(lambda t: t.index_put((torch.tensor([0]), torch.tensor([True, False])), t[0, 0])),
         "a mask beside other indices",
     ),
-    "powers of integers": (Apply(lambda t: 2 ** t.long()), "a power of int64 by a tensor"),
+    "means of a norm": (
+        Apply(lambda t: torch.native_layer_norm(t, [5], None, None, 0.1)[1]), "the means"
+    ),
+    "means of integers": (Apply(lambda t: functional.avg_pool2d(t.long(), 2)), "a mean of windows"),
+    "convolutions of integers": (
+        Apply(lambda t: functional.conv2d(t.long(), t.long())), "a convolution is imported"
+    ),
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.importer import import_module
-from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import root_module
 
 SIZES: tuple[dict[str, Any], ...] = (
@@ -84,13 +83,25 @@ def test_what_is_imported_computes_no_places() -> None:
 
 
 class Smoothed(nn.Module):
-    """With antialias, which has no form here."""
+    """With antialias, smaller, larger and by a scale."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Images ``[1, 2, 5, 4]``."""
-        return functional.interpolate(images, (3, 2), mode="bilinear", antialias=True)
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Images ``[1, 2, 9, 12]``."""
+        return tuple(
+            functional.interpolate(images, mode=mode, antialias=True, **size)
+            for mode, size in (
+                ("bilinear", {"size": (5, 4)}),
+                ("bilinear", {"scale_factor": 0.4}),
+                ("bicubic", {"size": (13, 12)}),
+                ("bicubic", {"size": (4, 17), "align_corners": True}),
+            )
+        )
 
 
-def test_antialias_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedOperatorError, match="_upsample_bilinear2d_aa"):
-        import_module(Smoothed(), (torch.randn(1, 2, 5, 4),))
+def test_antialias_is_a_product_with_constant_weights() -> None:
+    torch.manual_seed(3)
+    images = torch.randn(1, 2, 9, 12)
+    exported = export_entry(EntryDescription("main", Smoothed(), (images,), ("images",)))
+    assert not any("upsample" in str(node.target) for node in exported.program.graph.nodes)
+    report = root_module(import_module(Smoothed(), (images,)), [images.numpy()])
+    assert all(each.ratio <= 1 for each in report.compared)

@@ -68,6 +68,26 @@ def test_the_tail_of_doubles_is_as_precise_as_float32() -> None:
     torch.testing.assert_close(found, torch.special.ndtri(shares), rtol=1e-7, atol=0)
 
 
+def test_incomplete_gamma_functions_are_pytorchs_at_every_order() -> None:
+    orders = torch.cat([torch.logspace(-2, 3, 60), torch.tensor(ODD)])[:, None]
+    operands = torch.cat([torch.logspace(-3, 3.2, 400), torch.tensor(ODD)])[None]
+    for ours, own in (
+        (_aten.special_gammainc.default, torch.special.gammainc),
+        (_aten.special_gammaincc.default, torch.special.gammaincc),
+    ):
+        wanted = own(orders.double(), operands.double()).float()
+        found = special_functions()[ours](orders, operands)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=4e-6, equal_nan=True)
+
+
+def test_zeta_is_pytorchs() -> None:
+    powers = torch.tensor([-1.0, 0.5, 1.0, 1.0001, 1.5, 2, 3, 7.3, 20, 40])[:, None]
+    operands = torch.tensor([-11.3, -5.5, -3, -0.5, 0, 0.1, 0.5, 1, 2, 7.7, 30, 200])[None]
+    wanted = torch.special.zeta(powers.double(), operands.double()).float()
+    found = special_functions()[_aten.special_zeta.default](powers, operands)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-38, equal_nan=True)
+
+
 def test_a_high_order_is_refused_by_its_number() -> None:
     with pytest.raises(UnsupportedOperatorError, match="order 9 is not imported: orders go to 6"):
         special_functions()[_aten.polygamma.default](9, EVERYWHERE)

@@ -27,6 +27,20 @@ class Unpooled(nn.Module):
         return restored, odd, where, images[0, 0].T
 
 
+class Histograms(nn.Module):
+    """``histogram`` with counts and edges of its own, with weights and as a density."""
+
+    def forward(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Values ``[5, 8]``."""
+        found = (
+            torch.histogram(values, 6),
+            torch.histogram(values, 7, range=(-1.0, 0.5), weight=values.abs()),
+            torch.histogram(values, torch.tensor([-1.0, 0, 0.5, 3]), density=True),
+            torch.histogram(values.clamp(2, 2), 3),
+        )
+        return tuple(each for pair in found for each in pair)
+
+
 class Counted(nn.Module):
     """Values counted in ranges that are given, or that they have, or that are one point."""
 
@@ -49,6 +63,11 @@ def test_places_of_largest_elements_are_pytorchs_and_unpool() -> None:
 def test_values_are_counted_as_pytorch_counts_them() -> None:
     torch.manual_seed(3)
     _hold(Counted().eval(), torch.randn(5, 8))
+
+
+def test_histograms_have_pytorchs_edges() -> None:
+    torch.manual_seed(3)
+    _hold(Histograms().eval(), torch.randn(5, 8))
 
 
 def test_a_transposed_convolution_of_volumes_is_one_of_a_spread_volume() -> None:
