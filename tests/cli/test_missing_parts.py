@@ -69,14 +69,15 @@ def test_an_unknown_profile_is_met_with_those_there_are(tmp_path: Path) -> None:
     assert not session.exists()
 
 
+@pytest.mark.parametrize("command", ["offload", "validate"])
 def test_a_dtype_that_a_device_lacks_is_named_with_what_to_do(
-    require_device: RequireDevice, tmp_path: Path
+    command: str, require_device: RequireDevice, tmp_path: Path
 ) -> None:
     """PoCL 3.1 has no float16."""
     pocl = require_device("opencl", vendor="Portable Computing Language")[0]
-    session = tmp_path / "session"
+    where = ("--session", tmp_path / "session") if command == "offload" else ()
     ended = run_here(
-        "offload", "--device", f"opencl:{pocl.index}", "--dtype", "float16", "--session", session,
+        command, "--device", f"opencl:{pocl.index}", "--dtype", "float16", *where,
         "--quiet", cache=tmp_path,
     )  # fmt: skip
     line = said_in_one_line(ended)

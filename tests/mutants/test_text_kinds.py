@@ -82,6 +82,22 @@ def test_glsl_has_no_waves() -> None:
     assert found[INDEX][::2] == ["int(gl_LocalInvocationID.x)", "0"]
 
 
+@pytest.mark.parametrize(
+    ("dialect", "widest", "narrower"),
+    [
+        ("glsl", "subgroupShuffleDown(red_0[0], 4)", "subgroupShuffleDown(red_0[0], 2)"),
+        ("wgsl", "subgroupShuffleDown(red[0i], u32(16i))", "subgroupShuffleDown(red[0i], u32(8i))"),
+        ("cuda-c", "__shfl_down_sync(mask[0], red[0], 16, 32)",
+         "__shfl_sync(mask[0], red[0], (((int)threadIdx.y) * 32), 32)"),
+    ],
+)  # fmt: skip
+def test_the_half_of_a_wave_is_the_widest_step_whatever_the_width(
+    dialect: str, widest: str, narrower: str
+) -> None:
+    text = f"sum_kernel(x) {{\n  t = {widest};\n  t = {narrower};\n}}\n"
+    assert changed(text, dialect)[WAVE] == [widest]
+
+
 def test_a_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"above\n\n{BEGIN}\nold\n\n{END}\nbelow\n")
