@@ -29,8 +29,8 @@ class LanguageScore:
 
     Attributes
     ----------
-    device
-        Where they ran.
+    device, options
+        Where they ran, and options of the code generator.
     dialect
         The language of their kernels.
     operators
@@ -46,6 +46,7 @@ class LanguageScore:
     """
 
     device: DeviceDescription
+    options: tuple[tuple[str, str], ...]
     dialect: str
     operators: int
     possible: int
@@ -57,6 +58,7 @@ class LanguageScore:
         """Plain data."""
         return {
             "device": f"{self.device.name} ({self.device.vendor_platform})",
+            "options": dict(self.options),
             "language": self.dialect,
             "operators": self.operators,
             "possible": self.possible,
@@ -127,6 +129,7 @@ def score_language(
         possible = sum(len(found) for kinds in places.values() for found in kinds.values())
         return LanguageScore(
             device,
+            options,
             next(iter(subject.libraries.values())).modules[0].dialect,
             len(subject.libraries),
             possible,
@@ -150,8 +153,9 @@ def table(languages: Sequence[LanguageScore]) -> str:
         how = ", ".join(f"{name} {number}" for name, number in by.most_common())
         silent = [score for score in each.scores if score.outcome == "equivalent"]
         unchecked = sum(bool(score.unchecked) for score in silent)
+        device = ", ".join([each.device.name, *map("=".join, each.options)])
         lines.append(
-            f"| {each.dialect} | {each.device.name} | {each.operators} | {' | '.join(cells)} "
+            f"| {each.dialect} | {device} | {each.operators} | {' | '.join(cells)} "
             f"| {refused} | {how} | {len(silent) - unchecked}, {unchecked} | {len(each.clean)} |"
         )
     return "\n".join(lines) + "\n"

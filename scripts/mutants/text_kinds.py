@@ -65,7 +65,7 @@ def _halved(
     text: str, symbol: str, begin: int, end: int, language: KernelLanguage
 ) -> Iterator[Edit]:
     """The half of a wave that is furthest away adds nothing."""
-    step = r"(?:u32\()?(?P<step>\d+)[iu]?\b"
+    step = r"(?:u\w+\()?(?P<step>\d+)[iu]?\b"
     call = re.compile(rf"= (?P<call>(?P<name>{language.exchange})\([^;]*?, {step}[^;]*\));")
     found = [each for each in call.finditer(text, begin, end) if "down" in each["name"].lower()]
     half = max((int(each["step"]) for each in found), default=0)

@@ -85,7 +85,7 @@ def test_glsl_has_no_waves() -> None:
 @pytest.mark.parametrize(
     ("dialect", "widest", "narrower"),
     [
-        ("glsl", "subgroupShuffleDown(red_0[0], 4)", "subgroupShuffleDown(red_0[0], 2)"),
+        ("glsl", "subgroupShuffleDown(a_0[0], uint(4))", "subgroupShuffleDown(a_0[0], uint(2))"),
         ("wgsl", "subgroupShuffleDown(red[0i], u32(16i))", "subgroupShuffleDown(red[0i], u32(8i))"),
         ("cuda-c", "__shfl_down_sync(mask[0], red[0], 16, 32)",
          "__shfl_sync(mask[0], red[0], (((int)threadIdx.y) * 32), 32)"),
