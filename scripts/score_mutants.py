@@ -47,11 +47,12 @@ from scripts.mutants.subject import (
     carve_suite,
     open_subject,
 )
+from scripts.mutants.text_kinds import TEXT_KINDS
 from scripts.started_browser import BROWSERS, started_browser
 from tapml.devices.reach import describe_device
 from tapml.session.settings import Settings
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import TapmlError
+from tapml_targets.errors import InputError, TapmlError
 from tapml_targets.platforms import own_platforms
 from tapml_targets.ranking import find_device
 
@@ -84,7 +85,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--languages", nargs="*", metavar="DEVICE",
         help="barriers dropped, indices shifted and waves halved in kernels of every language: on "
-        "these devices (default: the best of each platform); --count is of each language",
+        "these devices (default: the best of each platform), with options of the code generator as "
+        "vulkan:0,max_num_threads=64; --count is of each language",
+    )  # fmt: skip
+    parser.add_argument(
+        "--each", nargs="+", choices=TEXT_KINDS, default=(), metavar="KIND",
+        help="with --languages: every possible mutant of these kinds; --count is of the others",
     )  # fmt: skip
     parser.add_argument("--operators", type=int, default=10, help="with --languages (default: 10)")
     parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the table there")
@@ -113,10 +119,12 @@ def _score_languages(options: argparse.Namespace) -> int:
         if options.suite is None:
             carve_suite(Settings(options.model, HOST, dtype=options.dtype), suite)
         for name in wanted:
-            device = find_device(name, options.dtype)
+            spec, *given = name.split(",")
+            device = find_device(spec, options.dtype)
             found.append(
                 score_language(
-                    suite, device, operators=options.operators, count=options.count,
+                    suite, device, tuple(sorted(_option(each) for each in given)),
+                    operators=options.operators, count=options.count, each=options.each,
                     tests=options.tests, seed=options.seed, check_seconds=options.check_seconds,
                     say=lambda line: print(f"\r{line}".ljust(60), end="", file=sys.stderr),
                 )
@@ -130,6 +138,14 @@ def _score_languages(options: argparse.Namespace) -> int:
                 write_between(options.markdown, BEGIN, END, table_of_languages(found))
     print("\n".join([table_of_languages(found), *missed(found)]))
     return 1 if missed(found) or any(each.clean for each in found) else 0
+
+
+def _option(text: str) -> tuple[str, str]:
+    """Name and value of ``max_num_threads=64``."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"expected OPTION=VALUE behind a device, got {text!r}")
+    return name, value
 
 
 def _score_on(

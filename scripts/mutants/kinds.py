@@ -63,20 +63,20 @@ def sites(library: Library) -> dict[str, list[Site]]:
     by_text: dict[str, list[SourceSite]] = {}
     for number, module in enumerate(library.modules):
         source = module.code.decode()
-        parse = _PARSERS.get(module.dialect)
-        if parse is not None:
-            kernels += [(number, source, kernel) for kernel in parse(source)]
-            continue
         language = language_of_dialect(module.dialect)
         if language is None:
             raise UnknownSyntaxError(f"nobody here knows the kernel language {module.dialect!r}")
         symbols = [each.symbol for each in library.kernels.values() if each.module == number]
-        for name, edits in text_edits(source, symbols, language).items():
+        in_text = text_edits(source, symbols, language)
+        parse = _PARSERS.get(module.dialect)
+        if parse is not None:
+            kernels += [(number, source, kernel) for kernel in parse(source)]
+            in_text = {WAVE: in_text[WAVE]}
+        for name, edits in in_text.items():
             by_text.setdefault(name, []).extend(
                 SourceSite(name, edit, number, source) for edit in edits
             )
     found: dict[str, list[Site]] = {}
-    # Kernels of the languages that are parsed here exchange nothing in a wave.
     for name, kind in {**KINDS, WAVE: Kind(None)}.items():
         # Two rules may come to the same text: it counts once.
         places: dict[object, Site] = {}

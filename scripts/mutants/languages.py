@@ -5,14 +5,14 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.mutants.checking import open_checking
 from scripts.mutants.kinds import sites
-from scripts.mutants.sampling import draw
+from scripts.mutants.sampling import each_and_drawn
 from scripts.mutants.scoring import Score, Scorer
 from scripts.mutants.subject import Device, open_subject
 from scripts.mutants.text_kinds import TEXT_KINDS
@@ -28,8 +28,8 @@ class LanguageScore:
 
     Attributes
     ----------
-    device
-        Where they ran.
+    device, options
+        Where they ran, and options of the code generator.
     dialect
         The language of their kernels.
     operators
@@ -45,6 +45,7 @@ class LanguageScore:
     """
 
     device: DeviceDescription
+    options: tuple[tuple[str, str], ...]
     dialect: str
     operators: int
     possible: int
@@ -56,6 +57,7 @@ class LanguageScore:
         """Plain data."""
         return {
             "device": f"{self.device.name} ({self.device.vendor_platform})",
+            "options": dict(self.options),
             "language": self.dialect,
             "operators": self.operators,
             "possible": self.possible,
@@ -68,9 +70,11 @@ class LanguageScore:
 def score_language(
     suite: Path,
     device: DeviceDescription,
+    options: tuple[tuple[str, str], ...] = (),
     *,
     operators: int,
     count: int,
+    each: Collection[str] = (),
     tests: int,
     seed: int,
     check_seconds: float,
@@ -84,8 +88,12 @@ def score_language(
         A carved suite.
     device
         Where they run.
+    options
+        Of the code generator.
     operators, count, tests
-        Most operators, mutants of all kinds together, and tests of an operator.
+        Most operators, mutants that are drawn of all kinds together, and tests of an operator.
+    each
+        Kinds of which every possible mutant is made; the others are drawn.
     seed
         Of the draw.
     check_seconds
@@ -96,17 +104,17 @@ def score_language(
     begun = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="tapml-mutants-") as cache,
-        open_subject(suite, device, per_operator=tests, most=operators) as subject,
+        open_subject(suite, device, per_operator=tests, most=operators, options=options) as subject,
         Device(device, Path(cache)) as opened,
     ):
         places = {
             name: {kind: found for kind, found in sites(library).items() if kind in TEXT_KINDS}
             for name, library in subject.libraries.items()
         }
-        mutants = draw(places, count, seed)
+        mutants = each_and_drawn(places, each, count, seed)
         scorer = Scorer(subject, opened)
         scores: list[Score] = []
-        for score in scorer.score(sorted(mutants, key=lambda each: each.operator)):
+        for score in scorer.score(sorted(mutants, key=lambda mutant: mutant.operator)):
             scores.append(score)
             say(f"{device.platform}: {len(scores)} of {len(mutants)}")
         opened.close()
@@ -115,9 +123,12 @@ def score_language(
             with open_checking(subject) as checking:
                 clean = checking.clean_findings()
                 scores = list(checking.check(scores, check_seconds))
+        else:
+            scores = [replace(score, unchecked="no checker was asked") for score in scores]
         possible = sum(len(found) for kinds in places.values() for found in kinds.values())
         return LanguageScore(
             device,
+            options,
             next(iter(subject.libraries.values())).modules[0].dialect,
             len(subject.libraries),
             possible,
@@ -131,17 +142,20 @@ def table(languages: Sequence[LanguageScore]) -> str:
     """What was found, as Markdown: made, observable and detected of each kind, by language."""
     lines = [
         f"| language | device | kernels | {' | '.join(TEXT_KINDS)} | not built | found by "
-        "| right kernels with a finding |",
-        "|---|---|---|" + "---|" * (len(TEXT_KINDS) + 3),
+        "| silent: checked, not checked | right kernels with a finding |",
+        "|---|---|---|" + "---|" * (len(TEXT_KINDS) + 4),
     ]
     for each in languages:
         cells = [_counted(each.scores, kind) for kind in TEXT_KINDS]
         refused = sum(score.outcome == "not built" for score in each.scores)
         by = Counter(score.found_by for score in each.scores if score.outcome == "detected")
         how = ", ".join(f"{name} {number}" for name, number in by.most_common())
+        silent = [score for score in each.scores if score.outcome == "equivalent"]
+        unchecked = sum(bool(score.unchecked) for score in silent)
+        device = ", ".join([each.device.name, *map("=".join, each.options)])
         lines.append(
-            f"| {each.dialect} | {each.device.name} | {each.operators} | {' | '.join(cells)} "
-            f"| {refused} | {how} | {len(each.clean)} |"
+            f"| {each.dialect} | {device} | {each.operators} | {' | '.join(cells)} "
+            f"| {refused} | {how} | {len(silent) - unchecked}, {unchecked} | {len(each.clean)} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from scripts.mutants.kinds import KINDS
@@ -19,6 +19,25 @@ class Mutant:
     name: str
     operator: str
     site: Site
+
+
+def each_and_drawn(
+    sites: Mapping[str, Mapping[str, list[Site]]], each: Collection[str], count: int, seed: int
+) -> tuple[Mutant, ...]:
+    """A mutant of each site of the kinds `each`, and `count` drawn of the other kinds."""
+    places = [
+        (operator, site)
+        for operator, kinds in sites.items()
+        for kind in kinds
+        if kind in each
+        for site in kinds[kind]
+    ]
+    others = {
+        operator: {kind: found for kind, found in kinds.items() if kind not in each}
+        for operator, kinds in sites.items()
+    }
+    places += [(mutant.operator, mutant.site) for mutant in draw(others, count, seed)]
+    return tuple(Mutant(f"m{n:03}", operator, site) for n, (operator, site) in enumerate(places))
 
 
 def draw(

@@ -81,6 +81,7 @@ def open_subject(
     per_operator: int | None = None,
     compiled: Path | None = None,
     most: int | None = None,
+    options: tuple[tuple[str, str], ...] = (),
 ) -> Iterator[Subject]:
     """Open a suite and compile its operators for a device.
 
@@ -96,6 +97,8 @@ def open_subject(
         Cache of Libraries; None for the user's cache.
     most
         Most operators, those first whose threads exchange values; None for all.
+    options
+        Of the code generator.
 
     Raises
     ------
@@ -103,7 +106,7 @@ def open_subject(
         If an operator does not compile.
     """
     policy = Policy()
-    target = Target(device.platform, limits=device.limits)
+    target = Target(device.platform, options, device.limits)
     with Suite.open(folder) as suite, Compiler(compiled) as compiler:
         tests: dict[str, list[CarvedTest]] = {}
         for test in suite.tests():

@@ -64,10 +64,14 @@ def _shifted(text: str, symbol: str, begin: int, end: int) -> Iterator[Edit]:
 def _halved(
     text: str, symbol: str, begin: int, end: int, language: KernelLanguage
 ) -> Iterator[Edit]:
-    """The half of a wave that is 16 threads away adds nothing."""
-    call = re.compile(rf"= (?P<call>(?:{language.exchange})\([^;]*?, (?:u32\()?16\b[^;]*\));")
-    for match in call.finditer(text, begin, end):
-        yield Edit("half the wave", symbol, match.start("call"), match.end("call"), "0")
+    """The half of a wave that is furthest away adds nothing."""
+    step = r"(?:u\w+\()?(?P<step>\d+)[iu]?\b"
+    call = re.compile(rf"= (?P<call>(?P<name>{language.exchange})\([^;]*?, {step}[^;]*\));")
+    found = [each for each in call.finditer(text, begin, end) if "down" in each["name"].lower()]
+    half = max((int(each["step"]) for each in found), default=0)
+    for match in found:
+        if int(match["step"]) == half:
+            yield Edit("half the wave", symbol, match.start("call"), match.end("call"), "0")
 
 
 def _body(text: str, symbol: str) -> tuple[int, int]:

@@ -17,7 +17,9 @@ from scripts.mutants.words import WGSL
 # C names of WGSL types, so that rules apply to both languages.
 _TYPES: Final = {"f32": "float", "f16": "half", "i32": "int", "u32": "uint", "bool": "bool"}
 _BUILTINS: Final = ("blockIdx", "gridDim", "threadIdx")
-_SPACES: Final[dict[str, Space]] = {"storage": "global", "uniform": "global", "workgroup": "local"}
+_SPACES: Final[dict[str, Space]] = {
+    "storage": "global", "uniform": "global", "workgroup": "local", "private": "private",
+}  # fmt: skip
 _INTEGER: Final = re.compile(r"\d+[iu]?\Z")
 
 
@@ -99,7 +101,9 @@ class WgslParser(ExpressionParser):
                 self.variables[f"{name}.{member}"] = Variable(type_name, "private")
         else:
             self.variables[name] = Variable(self._type(), space)
-        self.expect(";")
+        # The bits of an infinity have a value here: they are no part of a kernel.
+        while not self.accept(";"):
+            self.next()
 
     def _skip_function(self) -> None:
         while not self.accept("{"):

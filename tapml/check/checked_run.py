@@ -16,7 +16,7 @@ from tapml.oracles.carved_case import CarvedCase
 from tapml.plan.graph_plan import Operator
 from tapml_rpc.remote import RemoteBuffer, RemoteTensor
 from tapml_targets.call_plan import TensorShape, plan_call
-from tapml_targets.errors import CompileError, DeviceLostError, TapmlError
+from tapml_targets.errors import CompileError, DeviceLostError, SetupError, TapmlError
 from tapml_targets.float_formats import as_float64
 from tapml_targets.library import Library, Parameter
 
@@ -78,7 +78,7 @@ def run_checked(
     InputError
         If the Library has no such operator, or the test's shapes do not match it.
     SetupError
-        If the simulator's process cannot be restarted.
+        If the simulator's process cannot be restarted, or lacks what compiles the kernels.
     """
     run = _run(operator, test, library, checker)
     if run.reason and run.gave_up and checker.tool.UNOPTIMISED:
@@ -111,6 +111,9 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
     except DeviceLostError as error:
         reason = f"the simulator crashed: {str(error).splitlines()[0]}"
     except TapmlError as error:
+        if isinstance(error, SetupError) and not placed:
+            # What compiles kernels is not installed: that says nothing of this one.
+            raise
         if isinstance(error, CompileError) and not placed:
             return CheckedRun(reason=f"the simulator rejected its kernels: {error}")
         reason = "its launch was refused"

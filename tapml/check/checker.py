@@ -26,7 +26,8 @@ from tapml_rpc.remote import RemoteBuffer
 from tapml_targets.check_messages import Message
 from tapml_targets.checker import PlatformChecker, checker_of, command_prefix
 from tapml_targets.child_probe import LIST_SECONDS, ask_child
-from tapml_targets.errors import SetupError
+from tapml_targets.errors import NoSuchDeviceError, SetupError
+from tapml_targets.platforms import load_driver_module
 
 COMMAND_SECONDS: Final = 120.0
 """Time limit for simulating one kernel."""
@@ -155,6 +156,11 @@ class Checker:
             return f"{self.platform}:{self._device}"
         if found and (self._device is None or not self.tool.ON_DEVICES):
             return f"{self.platform}:{found[0]}"
+        if not answer["devices"]:
+            remedy = getattr(load_driver_module(self.platform), "REMEDY", "")
+            raise NoSuchDeviceError(
+                f"this machine has no {self.platform} device to check on; {remedy}"
+            )
         raise SetupError(
             f"no {self.platform} device is {self.tool.NAME}, though the driver is {self._library}"
         )
@@ -180,6 +186,8 @@ def open_checker(
     ------
     InputError
         If the platform has no checker.
+    NoSuchDeviceError
+        If it checks on the platform's own devices, and there are none.
     SetupError
         If the checker or the platform's package is not installed, or does not start.
     """

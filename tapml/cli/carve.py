@@ -192,16 +192,17 @@ def _carve(arguments: argparse.Namespace, out: Path) -> int:
     given = given_settings(arguments)
     settings = Settings(**{"model": DEFAULT_MODEL, "target": "cpu", **given})
     with watch(quiet=arguments.quiet) as watcher:
-        # Slow imports come inside the watch.
-        from tapml.carving.record import carve
-        from tapml.execute.device_reference import executor_on
         from tapml.offload.reference_device import opened_reference
-        from tapml.offload.rooted_reference import open_rooted_reference
-        from tapml.offload.session_suite import carving_progress
         from tapml.runs.phases import Phases
 
         phases = Phases(watcher)
         with opened_reference(settings, phases) as on:
+            # Slow imports come inside the watch, and behind a device that may not be there.
+            from tapml.carving.record import carve
+            from tapml.execute.device_reference import executor_on
+            from tapml.offload.rooted_reference import open_rooted_reference
+            from tapml.offload.session_suite import carving_progress
+
             rooted = open_rooted_reference(settings, phases, on=on)
             plan, weights = rooted.imported.plan, rooted.imported.weights
             executor = executor_on(plan, weights, rooted.reference)

@@ -164,7 +164,8 @@ def self_test_lines(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return []
     wrong = [f["meaning"] for f in found["facts"] if f["grave"] and f["sound"] is False]
-    traits = ", ".join(found["traits"]) or "as one expects of IEEE arithmetic"
+    measured = "as one expects of IEEE arithmetic" if found["facts"] else "nothing was measured"
+    traits = ", ".join(found["traits"]) or measured
     return [f"self-test: {traits}", *wrong, *found["problems"]]
 
 

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tapml.matrix.running import opened
         from tapml.runs.phases import Phases
         from tapml.validation.model_subject import open_model
-        from tapml.validation.run import check_opened, run_validation
+        from tapml.validation.run import check_opened, leave_out_without, run_validation
 
         with (
             opened(columns),
@@ -106,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
             tempfile.TemporaryDirectory(prefix="tapml-validate-") as folder,
         ):
             check_opened(columns)
+            leave_out_without(columns, settings.dtype)
             announce_absent(columns)
             phases = Phases(watcher)
             if text is not None:

@@ -31,6 +31,8 @@ from tapml_targets.limits import Limits
 from tapml_targets.module_check import unmet
 
 _AXES = ("x", "y", "z")
+# A device that lacks a feature is in the way of every kernel.
+_SHOWN: Final = 3
 
 BUFFER_ADVICE: Final = (
     "every tensor needs a single buffer, whatever the kernels: use float16, a smaller model or a "
@@ -118,13 +120,15 @@ def require(
     *,
     ranges: SymbolRanges | None = None,
 ) -> None:
-    """Raise LimitExceededError with every problem from :func:`check` and advice."""
+    """Raise LimitExceededError with the first problems from :func:`check`, and advice."""
     problems = check(library, limits, symbols, ranges=ranges)
     if problems:
         hint = "; shorter inputs need less" if any(p.symbols for p in problems) else ""
         if any(p.is_tensor_size for p in problems):
             hint += f"; {BUFFER_ADVICE}"
-        raise LimitExceededError("; ".join(map(str, problems)) + hint)
+        more = len(problems) - _SHOWN
+        said = "; ".join(map(str, problems[:_SHOWN])) + (f"; and {more} more" if more > 0 else "")
+        raise LimitExceededError(said + hint)
 
 
 def _at(symbols: Symbols, problems: Iterable[Problem]) -> list[Problem]:

@@ -143,6 +143,11 @@ class Column:
             with suppress(TapmlError, OSError):
                 session.close()
 
+    def leave_out(self, error: TapmlError) -> None:
+        """Close the device for good: it cannot run what is asked for."""
+        self.close()
+        self.problem, self.exit_code, self.error = str(error), exit_code_of(error), error
+
     def lose(self, why: str, exit_code: int) -> None:
         """Handle the loss of the device: open it again in a new process."""
         self.problem, self.exit_code = why, exit_code

@@ -50,13 +50,15 @@ class Judging(Expecting, Protocol):
 
 @contextmanager
 def opened(columns: Sequence[Column]) -> Iterator[None]:
-    """Open the columns that are not open yet; close all of them at the end.
+    """Open the columns that were not opened yet; close all of them at the end.
+
+    One that could not be opened stays so: whoever opens the columns again asks it no second time.
 
     Raises InputError as :meth:`~tapml.matrix.implementation.Column.open` does.
     """
     try:
         for column in columns:
-            if column.session is None:
+            if column.session is None and column.error is None:
                 column.open()
         yield
     finally:

@@ -21,6 +21,7 @@ from tapml.replaying.results import ReplayResult
 from tapml.replaying.run import RUNS
 from tapml.validation.subject import Subject
 from tapml.verdicts.policy import Policy
+from tapml_targets.errors import InputError
 from tapml_targets.library import Library
 
 if TYPE_CHECKING:
@@ -111,6 +112,31 @@ def check_opened(columns: Sequence[Column]) -> None:
     """Raise the error of the only device; with several devices, the report has it instead."""
     if len(columns) == 1 and columns[0].error is not None:
         raise columns[0].error
+
+
+def leave_out_without(columns: Sequence[Column], dtype: str) -> None:
+    """Leave out the devices that lack a dtype that was asked for, before anything is made for them.
+
+    Raises
+    ------
+    InputError
+        If no device is left that has it.
+    """
+    if dtype != "float16":
+        return
+    lacking = [
+        each for each in columns if each.session is not None and dtype not in each.limits.features
+    ]
+    for column in lacking:
+        column.leave_out(
+            InputError(
+                f"--dtype {dtype}: {column.label} ({column.description.name}) has no {dtype}; "
+                "choose another device (see tapml devices) or --dtype float32"
+            )
+        )
+    if lacking and all(each.session is None for each in columns):
+        assert lacking[0].error is not None  # noqa: S101 - it was left out
+        raise lacking[0].error
 
 
 class _Diagnosing:

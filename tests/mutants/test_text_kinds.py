@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from scripts.mutants.text_kinds import BARRIER, INDEX, WAVE, text_edits
 from tapml_targets.platforms import kernel_languages
 
@@ -76,3 +78,19 @@ def test_glsl_has_no_waves() -> None:
     assert found[BARRIER] == ["barrier();"]
     assert found[WAVE] == []
     assert found[INDEX][::2] == ["int(gl_LocalInvocationID.x)", "0"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "widest", "narrower"),
+    [
+        ("glsl", "subgroupShuffleDown(a_0[0], uint(4))", "subgroupShuffleDown(a_0[0], uint(2))"),
+        ("wgsl", "subgroupShuffleDown(red[0i], u32(16i))", "subgroupShuffleDown(red[0i], u32(8i))"),
+        ("cuda-c", "__shfl_down_sync(mask[0], red[0], 16, 32)",
+         "__shfl_sync(mask[0], red[0], (((int)threadIdx.y) * 32), 32)"),
+    ],
+)  # fmt: skip
+def test_the_half_of_a_wave_is_the_widest_step_whatever_the_width(
+    dialect: str, widest: str, narrower: str
+) -> None:
+    text = f"sum_kernel(x) {{\n  t = {widest};\n  t = {narrower};\n}}\n"
+    assert changed(text, dialect)[WAVE] == [widest]

@@ -22,6 +22,7 @@ from tapml_targets.library import (
 
 # A row's softmax of sorts, in the form that the code generator writes, with one of its functions.
 ROW = """\
+var<private> tapml_infinity_bits : u32 = 0x7f800000u;
 fn tapml_part(x : f32) -> f32 {
   let half = 0.5f * x;
   return half;

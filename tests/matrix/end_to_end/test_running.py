@@ -90,6 +90,7 @@ def test_one_that_cannot_be_opened_is_not_run(require_device: RequireDevice) -> 
     case = linear_case(OPERATOR, compile_reference([OPERATOR]))
     with (
         opened([well, dead]),
+        opened([well, dead]),
         Oracle({OPERATOR.name: OPERATOR}, compile_twins, Policy()) as oracle,
     ):
         matrix = Matrix([well, dead], oracle, Policy())
