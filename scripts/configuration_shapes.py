@@ -170,20 +170,12 @@ class Shape:
             case "product", (inner, outer):
                 rows = _rows_of_parts(outer, max(1, nbytes // (4 * inner)))
                 for start in range(0, outer, rows):
-                    weight, output = (
-                        weights[0][start : start + rows],
-                        outputs[0][:, start : start + rows],
-                    )
-                    part = Shape("product", (inner, len(weight)))
-                    yield part, inputs, [weight], [np.ascontiguousarray(output)]
+                    weight = weights[0][start : start + rows]
+                    output = np.ascontiguousarray(outputs[0][:, start : start + rows])
+                    yield Shape("product", (inner, len(weight))), inputs, [weight], [output]
             case "embedding", (_, width):
-                places = np.arange(TOKENS, dtype=np.int64)
-                yield (
-                    Shape("embedding", (TOKENS, width)),
-                    [places],
-                    [weights[0][inputs[0]]],
-                    outputs,
-                )
+                places, picked = np.arange(TOKENS, dtype=inputs[0].dtype), weights[0][inputs[0]]
+                yield Shape("embedding", (TOKENS, width)), [places], [picked], outputs
             case _:
                 yield self, inputs, weights, outputs
 

@@ -7,7 +7,7 @@ rows is that of a smaller product. All elements of the output are computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import get_ident
@@ -61,6 +61,8 @@ class OracleInParts:
     ----------
     shape
         A product or an embedding.
+    operators
+        Those of its plan. What reads no weight has a whole oracle.
     nbytes
         Of a part's weight.
     policy
@@ -69,8 +71,17 @@ class OracleInParts:
         How many parts are computed at a time.
     """
 
-    def __init__(self, shape: Shape, nbytes: int, policy: Policy, *, threads: int = 1) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        operators: Mapping[str, Operator],
+        nbytes: int,
+        policy: Policy,
+        *,
+        threads: int = 1,
+    ) -> None:
         self._shape, self._nbytes, self._policy = shape, nbytes, policy
+        self._whole = Oracle(operators, compile_twins, policy)
         self._pool = ThreadPoolExecutor(threads)
         self._operators: dict[Shape, dict[str, Operator]] = {}
         # An oracle computes one expectation at a time, so that every thread has its own.
@@ -82,6 +93,7 @@ class OracleInParts:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
+        self._whole.close()
         for oracle in self._oracles.values():
             oracle.close()
 
@@ -101,6 +113,8 @@ class OracleInParts:
 
     def _joined(self, test: CarvedCase, *, appeals: bool) -> Expectation:
         is_weight = [each.lifetime == _WEIGHT for each in test.inputs]
+        if not any(is_weight):
+            return self._whole.appeal(test) if appeals else self._whole.expect(test)
         read = test.read_inputs()
         inputs = [each for each, weight in zip(read, is_weight, strict=True) if not weight]
         weights = [each for each, weight in zip(read, is_weight, strict=True) if weight]
@@ -108,12 +122,12 @@ class OracleInParts:
         parts = self._shape.parts(inputs, weights, test.read_outputs(), self._nbytes)
         for number, (shape, given, rows, outputs) in enumerate(parts):
             if shape not in self._operators:
-                self._operators[shape] = dict(imported(shape, given, rows).plan.operators)
-            (name,) = self._operators[shape]
+                plan = imported(shape, shape.draw_inputs(), rows).plan
+                self._operators[shape] = dict(plan.operators)
             left = {True: iter(rows), False: iter(given)}
             asked = ObservedTest(
                 id=test.id,
-                operator=name,
+                operator=test.operator,
                 symbols=test.symbols,
                 # No part is read twice, so none is kept.
                 inputs=[ObservedTensor("", "input") for _ in is_weight],

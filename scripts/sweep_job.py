@@ -85,4 +85,4 @@ class ShapeCase:
         if self.shape.weight_bytes <= PART_BYTES:
             return Oracle(mod.plan.operators, compile_twins, policy)
         threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
-        return OracleInParts(self.shape, PART_BYTES, policy, threads=threads)
+        return OracleInParts(self.shape, mod.plan.operators, PART_BYTES, policy, threads=threads)
