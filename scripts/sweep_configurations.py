@@ -59,10 +59,10 @@ BEGIN: Final = "<!-- sweep: written by scripts/sweep_configurations.py -->"
 END: Final = "<!-- sweep ends -->"
 DEVICES: Final = ("opencl", "vulkan")
 DEADLINE_SECONDS: Final = 3600.0
-# Of a process without its weights, and how often these are in memory: here, on a device whose
-# memory is this machine's, and for a moment where a driver copies them.
-_PROCESS_BYTES: Final = 1 << 30
-_COPIES: Final = 3
+# Measured: of a process without its weights, and how often these are in memory, here and on a
+# device whose memory is this machine's.
+_PROCESS_BYTES: Final = 3 << 29
+_COPIES: Final = 2
 EXAMPLES: Final = """\
 examples:
   python scripts/sweep_configurations.py --list                        shapes and who has them
