@@ -1,24 +1,31 @@
-"""The operator shapes of public configurations: each is a function of torch with its operands."""
+"""The operator shapes of public configurations: functions of torch, their inputs and weights."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scripts.support_operators import Operand, SupportedOperator
+from scripts.support_operators import Array
+from tapml.execute.arrays import allocate, window
 from tapml_targets.errors import InputError
+
+Arrays: TypeAlias = Sequence[Array]
 
 CONFIGURATIONS: Final = Path(__file__).with_name("public_configurations.csv")
 ROWS_OF_CACHE: Final = 64
+TOKENS: Final = 5
+# A prime.
+_NUMBERS: Final = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -89,32 +96,116 @@ class Shape:
             return 4 * math.prod(self.extents)
         return 4 * ROWS_OF_CACHE * math.prod(self.extents[1:] or self.extents)
 
-    def as_operator(self) -> SupportedOperator:
-        """The function of torch and its operands."""
-        made: tuple[Callable[..., Any], tuple[Operand, ...]]
+    @property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of what a step gives it: numbers, or places in a table."""
+        match self.operator, self.extents:
+            case "product", (inner, _):
+                return ((TOKENS, inner),)
+            case "embedding", _:
+                return ((TOKENS,),)
+            case "attention", (heads, kv_heads, size):
+                stored = (kv_heads, ROWS_OF_CACHE, size)
+                return ((heads, TOKENS, size), stored, stored)
+            case operator, (width,):
+                return ((TOKENS, width),) * (2 if operator.startswith("gated ") else 1)
+        raise AssertionError(self)
+
+    @property
+    def weights(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of its weights."""
+        match self.operator:
+            case "product":
+                return (self.extents[::-1],)
+            case "embedding":
+                return (self.extents,)
+            case "rms norm":
+                return (self.extents,)
+            case "layer norm":
+                return (self.extents, self.extents)
+        return ()
+
+    @property
+    def function(self) -> Callable[..., Tensor]:
+        """The function of torch, of the inputs and then the weights."""
+        match self.operator, self.extents:
+            case "product", _:
+                return functional.linear
+            case "embedding", _:
+                return functional.embedding
+            case "attention", (heads, kv_heads, _):
+                return partial(_attention, heads // kv_heads)
+            case "rms norm", (width,):
+                return partial(_norm, functional.rms_norm, width)
+            case "layer norm", (width,):
+                return partial(_norm, functional.layer_norm, width)
+            case operator, _ if operator.startswith("gated "):
+                return partial(_gated, _ACTIVATIONS[operator.removeprefix("gated ")])
+        return _ACTIVATIONS[self.operator]
+
+    def draw_inputs(self) -> list[Array]:
+        """Its inputs, the same ones every time.
+
+        The places in a table are anywhere in it, its last row among them.
+        """
+        if self.operator == "embedding":
+            last = self.extents[0] - 1
+            return [np.array([last, 0, last // 2, last // 3, last - 1], np.int64)]
+        return [numbers(each, at) for at, each in enumerate(self.inputs)]
+
+    def draw_weights(self) -> list[Array]:
+        """Its weights, the same ones every time."""
+        return [numbers(each, at) for at, each in enumerate(self.weights, len(self.inputs))]
+
+    def parts(
+        self, inputs: Arrays, weights: Arrays, outputs: Arrays, nbytes: int
+    ) -> Iterator[tuple[Shape, Arrays, Arrays, Arrays]]:
+        """Smaller shapes that together compute the same, with their inputs, weights and outputs.
+
+        Those of a product have as many rows of its weight as `nbytes` holds, and the columns of the
+        output that these give. An embedding is that of the rows that are picked. Any other shape is
+        its own part.
+        """
         match self.operator, self.extents:
             case "product", (inner, outer):
-                made = functional.linear, (Operand(("n", inner)), Operand((outer, inner)))
-            case "embedding", (rows, width):
-                made = functional.embedding, (Operand(("n",), "index"), Operand((rows, width)))
-            case "attention", (heads, kv_heads, size):
-                stored = Operand((kv_heads, ROWS_OF_CACHE, size))
-                operands = (Operand((heads, "n", size)), stored, stored)
-                made = partial(_attention, heads // kv_heads), operands
-            case "rms norm" | "layer norm" as norm, (width,):
-                vector = Operand((width,))
-                row = Operand(("n", width))
-                layer = norm == "layer norm"
-                scaled: Any = functional.layer_norm if layer else functional.rms_norm
-                made = partial(_norm, scaled, width), (row, vector, vector)[: 3 if layer else 2]
-            case operator, (width,):
-                row = Operand(("n", width))
-                gated = operator.startswith("gated ")
-                function = _ACTIVATIONS[operator.removeprefix("gated ")]
-                made = (partial(_gated, function), (row, row)) if gated else (function, (row,))
+                rows = _rows_of_parts(outer, max(1, nbytes // (4 * inner)))
+                for start in range(0, outer, rows):
+                    weight = weights[0][start : start + rows]
+                    output = np.ascontiguousarray(outputs[0][:, start : start + rows])
+                    yield Shape("product", (inner, len(weight))), inputs, [weight], [output]
+            case "embedding", (_, width):
+                places, picked = np.arange(TOKENS, dtype=inputs[0].dtype), weights[0][inputs[0]]
+                yield Shape("embedding", (TOKENS, width)), [places], [picked], outputs
             case _:
-                raise AssertionError(self)
-        return SupportedOperator(str(self), *made)
+                yield self, inputs, weights, outputs
+
+
+def _rows_of_parts(rows: int, most: int) -> int:
+    """How many rows a part has: at most so many, and in every part as many where that is near."""
+    even = (each for each in range(most, most // 2, -1) if rows % each == 0)
+    return next(even, most)
+
+
+def numbers(shape: tuple[int, ...], position: int) -> Array:
+    """Normal numbers in float32, aligned as compiled code takes them.
+
+    Drawing gigabytes takes longer than multiplying them, so a million are drawn and repeated; as
+    many as a prime, so that no two rows of a matrix are the same. Operands at other positions of a
+    call begin elsewhere.
+    """
+    drawn = _drawn()
+    array: Array = window(allocate(4 * math.prod(shape)), 0, shape, "float32")
+    flat, start, done = array.reshape(-1), position * 350_377 % drawn.size, 0
+    while done < flat.size:
+        part = drawn[start : start + flat.size - done]
+        flat[done : done + part.size] = part
+        done, start = done + part.size, 0
+    return array
+
+
+@cache
+def _drawn() -> Array:
+    return np.random.default_rng(17).standard_normal(_NUMBERS, np.float32)
 
 
 def _norm(function: Callable[..., Tensor], width: int, rows: Tensor, *weights: Tensor) -> Tensor:

@@ -20,15 +20,15 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -70,9 +70,11 @@ if TYPE_CHECKING:
     from tapml.compiler.compiler import Compiler
     from tapml.importing.module import Module
     from tapml.matrix.report import Cell
+    from tapml.matrix.running import Judging
     from tapml.plan.graph_plan import Operator
     from tapml.runs.journal import Journal
     from tapml.validation.observed import ObservedTest
+    from tapml.verdicts.policy import Policy
     from tapml_targets.library import Library
 
 Compiled: TypeAlias = "tuple[tuple[Operator, Library | CompileError], ...]"
@@ -87,6 +89,23 @@ _VERSION_DIGITS: Final = 8
 _LARGEST_EXTENT: Final = 64
 
 
+class Tried(Protocol):
+    """What :func:`run_case` runs: a computation with its inputs and its oracle."""
+
+    @property
+    def dtype(self) -> str:
+        """Of its floats."""
+
+    def drawn(self) -> list[list[Array]]:
+        """The inputs of each of its tests."""
+
+    def imported(self, arrays: Sequence[Array]) -> Module:
+        """Its plan, made with these inputs. Raises TapmlError if it cannot be imported."""
+
+    def oracle(self, mod: Module, policy: Policy) -> AbstractContextManager[Judging]:
+        """What gives the expected outputs of the plan's operators."""
+
+
 @dataclass(frozen=True)
 class Case:
     """An operator in a dtype, with its ``n`` as a number or as a symbol."""
@@ -97,6 +116,32 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.operator.name}, {self.dtype}, {self.shapes}"
+
+    def drawn(self) -> list[list[Array]]:
+        """The inputs of each of its tests."""
+        return [self.operator.draw(extent, self.dtype) for extent in EXTENTS[self.shapes]]
+
+    def imported(self, arrays: Sequence[Array]) -> Module:
+        """Its plan, made with these inputs. Raises TapmlError if it cannot be imported."""
+        import torch
+
+        from scripts.support_operators import Called
+        from tapml.importing.importer import import_module
+        from tapml.importing.module import Module
+
+        symbol = torch.export.Dim("n", min=2, max=_LARGEST_EXTENT)
+        axes = (tuple(each.dynamic(symbol) for each in self.operator.operands),)
+        module = Called(self.operator.function).eval()
+        example = [torch.from_numpy(each) for each in arrays]
+        made = import_module(module, example, dynamic=axes if self.shapes == "dynamic" else None)
+        return Module(made.plan, weights=made.weights)
+
+    def oracle(self, mod: Module, policy: Policy) -> AbstractContextManager[Judging]:
+        """What gives the expected outputs of the plan's operators."""
+        from tapml.compiler.twin import compile_twins
+        from tapml.oracles.oracle import Oracle
+
+        return Oracle(mod.plan.operators, compile_twins, policy)
 
 
 KIND: Final = RunKind(FORMAT, statuses=tuple(LETTERS), results={"cell": Outcome})
@@ -208,13 +253,12 @@ def fill(
     cases: Sequence[Case],
     devices: Sequence[RankedDevice],
     minutes: float,
-    written: Path = OPERATORS_FILE,
 ) -> Table:
-    """Every cell, from the folder or made now; `written` is the file that the operators are in."""
+    """Every cell, from the folder or made now."""
     run_folder = RunFolder(folder, KIND)
     if not run_folder.exists:
         run_folder.begin()
-    columns = {each.spec: _column(each) for each in devices}
+    columns = {each.spec: column_of(each) for each in devices}
     table: Table = {}
     deadline = time.monotonic() + 60 * minutes
     with (
@@ -222,11 +266,11 @@ def fill(
         run.phases.phase("support", total=len(cases)) as phase,
         ExitStack() as stack,
     ):
-        compiler = stack.enter_context(_LazyCompiler())
+        compiler = stack.enter_context(LazyCompiler())
         for column in columns.values():
             stack.callback(column.close)
         for number, case in enumerate(cases, 1):
-            keys = {each.spec: _key(case, each, written) for each in devices}
+            keys = {each.spec: _key(case, each) for each in devices}
             known = {spec: run.journal.result(key) for spec, key in keys.items()}
             cells = {
                 spec: msgspec.convert(each.data, Outcome)
@@ -238,11 +282,11 @@ def fill(
                 cells |= {each.spec: Outcome("not run", _OUT_OF_TIME) for each in missing}
                 missing = []
             day = f"{datetime.now(UTC):%Y-%m-%d}"
-            content = partial(_content, case, written=written)
+            content = partial(_content, case)
             recall = partial(_recall, run.journal, content)
-            for device, made, libraries in _run(case, missing, columns, compiler, recall):
+            for device, made, libraries in run_case(case, missing, columns, compiler, recall):
                 platform = device.description.platform
-                version = version_of(platform, written)
+                version = version_of(platform)
                 outcome = replace(made, made=made.made or day, version=version)
                 cells[device.spec] = outcome
                 if outcome.support != "not run":
@@ -258,19 +302,19 @@ def fill(
     return table
 
 
-def _column(device: RankedDevice) -> Column:
+def column_of(device: RankedDevice) -> Column:
     column = Column(device.spec, partial(open_local, device.description))
     column.problem = device.problem
     return column
 
 
 @dataclass
-class _LazyCompiler:
+class LazyCompiler:
     """Starts no compile process where every cell is known."""
 
     made: Compiler | None = None
 
-    def __enter__(self) -> _LazyCompiler:
+    def __enter__(self) -> LazyCompiler:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -278,6 +322,7 @@ class _LazyCompiler:
             self.made.close()
 
     def get(self) -> Compiler:
+        """The compiler, from the first call on."""
         from tapml.compiler.compiler import Compiler
 
         if self.made is None:
@@ -291,19 +336,17 @@ def shown(device: RankedDevice) -> Shown:
     return Shown(device.spec, about.name, about.driver_version, about.device_type)
 
 
-def _key(case: Case, device: RankedDevice, written: Path = OPERATORS_FILE) -> ResultKey:
+def _key(case: Case, device: RankedDevice) -> ResultKey:
     """All that a cell depends on."""
     platform = device.description.platform
     return ResultKey.of(
         case=str(case),
         device=fingerprint(device.description),
-        **_code(platform, written),
+        **_code(platform),
     )
 
 
-def _content(
-    case: Case, device: RankedDevice, made: Compiled, written: Path = OPERATORS_FILE
-) -> ResultKey:
+def _content(case: Case, device: RankedDevice, made: Compiled) -> ResultKey:
     """All that a cell depends on once it is compiled: other code may make the same."""
     from tapml.oracles.oracle import ORACLE_VERSION
     from tapml.runs.result_key import hash_parts
@@ -317,7 +360,7 @@ def _content(
     return ResultKey.of(
         case=str(case),
         device=fingerprint(device.description),
-        operators=_operators_hash(written),
+        operators=_operators_hash(OPERATORS_FILE),
         kernels=hash_parts(**kernels),
         oracle=str(ORACLE_VERSION),
         policy=Policy().hash,
@@ -332,7 +375,7 @@ def _recall(
 
 
 def version_of(platform: str, written: Path = OPERATORS_FILE) -> str:
-    """A name of all code that a cell depends on."""
+    """A name of all code that a cell depends on; `written` is the file with its operators."""
     from tapml.runs.result_key import hash_parts
 
     return hash_parts(**_code(platform, written))[:_VERSION_DIGITS]
@@ -362,11 +405,11 @@ def _operators_hash(written: Path) -> str:
     return hash_parts(text=written.read_text("utf-8"))
 
 
-def _run(
-    case: Case,
+def run_case(
+    case: Tried,
     devices: Sequence[RankedDevice],
-    columns: dict[str, Column],
-    compiler: _LazyCompiler,
+    columns: Mapping[str, Column],
+    compiler: LazyCompiler,
     recall: Callable[[RankedDevice, Compiled], Outcome | None],
 ) -> Iterator[tuple[RankedDevice, Outcome, Compiled]]:
     """The case on each device, one after the other; one that breaks leaves the others alone.
@@ -374,17 +417,15 @@ def _run(
     What `recall` knows of the same kernels is not run again.
     """
     from tapml.compiler.symbol_ranges import symbol_ranges
-    from tapml.compiler.twin import compile_twins
     from tapml.matrix.compiling import compile_for_all
     from tapml.matrix.running import Matrix
-    from tapml.oracles.oracle import Oracle
     from tapml.verdicts.policy import Policy
 
     if not devices:
         return
-    drawn = [case.operator.draw(extent, case.dtype) for extent in EXTENTS[case.shapes]]
+    drawn = case.drawn()
     try:
-        mod = _imported(case, drawn[0])
+        mod = case.imported(drawn[0])
     except TapmlError as error:
         for device in devices:
             yield device, Outcome("not run", f"not imported: {_one_line(error)}"), ()
@@ -394,7 +435,7 @@ def _run(
     # The largest `n` is what is checked against the limits.
     ranges = symbol_ranges(mod.plan, {mod.entry: mod.bind(drawn[-1])})
     operators = list(mod.plan.operators.values())
-    with Oracle(mod.plan.operators, compile_twins, policy) as oracle:
+    with case.oracle(mod, policy) as oracle:
         for device in devices:
             column = columns[device.spec]
             if column.session is None and not column.problem:
@@ -421,21 +462,6 @@ def _run(
                 row = matrix.operator(operator, own, by_platform)
                 cells.append(row.cells[column.label])
             yield device, _outcome(cells, device, case.dtype), compiled
-
-
-def _imported(case: Case, arrays: Sequence[Array]) -> Module:
-    import torch
-
-    from scripts.support_operators import Called
-    from tapml.importing.importer import import_module
-    from tapml.importing.module import Module
-
-    symbol = torch.export.Dim("n", min=2, max=_LARGEST_EXTENT)
-    axes = (tuple(each.dynamic(symbol) for each in case.operator.operands),)
-    module = Called(case.operator.function).eval()
-    example = [torch.from_numpy(each) for each in arrays]
-    made = import_module(module, example, dynamic=axes if case.shapes == "dynamic" else None)
-    return Module(made.plan, weights=made.weights)
 
 
 def _observed(mod: Module, drawn: Sequence[Sequence[Array]]) -> list[ObservedTest]:

@@ -23,6 +23,7 @@ from tapml.importing.empty_tensors import fold_empty_tensors
 from tapml.importing.fuse_producers import fuse_producers
 from tapml.importing.fused_views import operators_to_views, views_to_operators
 from tapml.importing.infinite_starts import begin_at_infinity
+from tapml.importing.ordered_extents import order_extents
 from tapml.importing.pow_to_multiply import pow_to_multiply
 from tapml.importing.relax_function import ENTRY, bindings, is_tir_call, with_main
 from tapml.importing.scans import dispatch_scans
@@ -144,6 +145,7 @@ def _legalize(module: Any) -> tuple[Any, dict[str, Any], dict[str, tuple[str, ..
         fold_empty_tensors,
         pow_to_multiply,
         sink_reshapes,
+        order_extents,
         transform.DeadCodeElimination([ENTRY]),
     )
     for step in first:

@@ -76,6 +76,9 @@ class MaskedRows(TorchFunctionMode):
         self._loops = loops
         self._masks: list[Tensor] = []
         self._picked: Any = WeakIdKeyDictionary()
+        # The numbers of places that a loop runs over, and those that were asked.
+        self._constants: Any = WeakIdKeyDictionary()
+        self._places_asked: set[Any] = set()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -185,6 +188,9 @@ class MaskedRows(TorchFunctionMode):
     def _take(self, func: Any, args: Any, given: Any) -> Any:
         """``x[mask]``, ``x[places]``, ``rows[:, 1]``."""
         tensor, index = args
+        number = self._constants.get(tensor)
+        if isinstance(number, tuple) and isinstance(index, int):
+            return self._constant(number[index])
         indices = index if isinstance(index, tuple) else (index,)
         first: Any = indices[0] if indices else Ellipsis
         picked = self.rows(tensor)
@@ -354,19 +360,46 @@ class MaskedRows(TorchFunctionMode):
     def _every(self, func: Any, args: Any, given: Any) -> Any:
         """``for place in mask.nonzero()``: all places, as constants."""
         picked = self.rows(args[0])
-        if picked is None or picked.loops is None or picked.axis is None:
-            return NotImplemented
-        if len(args) + len(given) > len(("self", "dim")):
+        unlike = len(args) + len(given) > len(("self", "dim"))
+        if picked is None or picked.loops is None or picked.axis is None or unlike:
             return NotImplemented
         shape, axis = picked.mask.shape, picked.axis
-        known = all(isinstance(extent, int) for extent in shape)
-        if not known or math.prod(shape) > _MOST_PLACES:
+        if not all(isinstance(extent, int) for extent in shape):
             return NotImplemented
+        if math.prod(shape) > _MOST_PLACES:
+            raise UnsupportedOperatorError(
+                f"{module_line()}: a loop over the {math.prod(shape)} places of a mask, each in the "
+                f"graph: expected at most {_MOST_PLACES}; compute all at once, as with torch.bmm"
+            )
         picked.loops.over(picked.mask)
         places = product(*map(range, shape))
+        chosen = places if axis == _ALL_AXES else (each[axis] for each in places)
+        return tuple(map(self._constant, chosen))
+
+    def _constant(self, number: Any) -> Tensor:
         with torch._C.DisableTorchFunction():
-            chosen = places if axis == _ALL_AXES else (each[axis] for each in places)
-            return tuple(map(torch.tensor, chosen))
+            made = torch.tensor(number)
+        self._constants[made] = number
+        return made
+
+    def _number(self, func: Any, args: Any, given: Any) -> Any:
+        """``place.item()``, also of an index, which torch.export asks."""
+        if args[0] in self._constants:
+            self._places_asked.add(self._constants[args[0]])
+        return NotImplemented
+
+    def _selected_place(self, func: Any, args: Any, given: Any) -> Any:
+        """``weights[place]`` of a place that a loop runs over.
+
+        A place beyond a tensor's end is one that its mask never picks, or the class would fail
+        there. What such a place gives has no effect, so the last row is as good as another.
+        """
+        names = dict(zip(("input", "dim", "index"), args, strict=False)) | given
+        tensor, dim, place = (names[each] for each in ("input", "dim", "index"))
+        asked, extent = isinstance(place, int) and place in self._places_asked, tensor.shape[dim]
+        if self.rows(tensor) is None and asked and isinstance(extent, int) and place >= extent:
+            return func(tensor, dim, extent - 1)
+        return NotImplemented
 
     def _add(self, func: Any, args: Any, given: Any) -> Any:
         """``y.index_add_(0, places, rows)``."""
@@ -457,6 +490,8 @@ _SPECIAL: Final[dict[str, Callable[..., Any]]] = {
     **dict.fromkeys(("masked_select", "index_select"), MaskedRows._selected),
     **dict.fromkeys(("shape", "size", "numel", "__len__"), MaskedRows._extent),
     "unbind": MaskedRows._every,
+    "item": MaskedRows._number,
+    "select": MaskedRows._selected_place,
     "embedding": MaskedRows._looked_up,
     "nonzero": MaskedRows._places,
     "where": MaskedRows._places,

@@ -69,8 +69,7 @@ class Arena:
         memory = np.full(self.nbytes, poison, np.uint8)
         for window, content in zip(self.windows, contents, strict=True):
             if content is not None:
-                flat = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
-                memory[window.offset : window.offset + window.nbytes] = flat
+                memory[window.offset : window.offset + window.nbytes] = _flat(content)
         return memory
 
     def damaged(self, memory: Bytes, poison: int) -> tuple[tuple[int, int], ...]:
@@ -211,7 +210,7 @@ class ReplayMemory:
             self._check_size(arena.nbytes)
             self._make_room(arena.nbytes)
             buffer = self.session.allocate(arena.nbytes)
-            self.session.write(buffer, arena.filled(POISONS[0], [values]))
+            self._send(buffer, arena, values)
             self.uploaded_bytes += arena.nbytes
             weight = _Weight(buffer, arena, values)
             self._weights[key] = weight
@@ -219,6 +218,15 @@ class ReplayMemory:
         weight.used = True
         self._weights.move_to_end(key)
         return weight.buffer, GUARD_BYTES
+
+    def _send(self, buffer: RemoteBuffer, arena: Arena, values: NDArray[Any]) -> None:
+        """Write a weight between guard bands; a large one is not copied here."""
+        if arena.nbytes <= _LARGE_BYTES:
+            self.session.write(buffer, arena.filled(POISONS[0], [values]))
+            return
+        for start, end in arena.bands:
+            self.session.fill(buffer, bytes([POISONS[0]]), end - start, start)
+        self.session.write(buffer, _flat(values), GUARD_BYTES)
 
     def poison_around(self, batch: Batch, buffer: RemoteBuffer, arena: Arena, poison: int) -> None:
         """Fill the guard bands of an arena on the device, as a part of `batch`."""
@@ -247,10 +255,9 @@ class ReplayMemory:
         """
         used = [(key, weight) for key, weight in self._weights.items() if weight.used]
         changed, self._changed = self._changed, []
-        # One at a time: all of them together may exceed the memory.
         for key, weight in used:
             weight.used = False
-            if self._is_changed(weight, self.session.read(weight.buffer)):
+            if self._is_changed(weight):
                 changed.append(key)
                 self._drop(key)
         return tuple(changed)
@@ -282,7 +289,7 @@ class ReplayMemory:
 
     def _evict(self, key: str) -> None:
         weight = self._weights[key]
-        if weight.used and self._is_changed(weight, self.session.read(weight.buffer)):
+        if weight.used and self._is_changed(weight):
             self._changed.append(key)
         self._drop(key)
 
@@ -296,15 +303,32 @@ class ReplayMemory:
             )
         return limit
 
-    @staticmethod
-    def _is_changed(weight: _Weight, memory: memoryview) -> bool:
-        found = np.frombuffer(memory, np.uint8)
-        if weight.arena.damaged(found, POISONS[weight.poison]):
-            return True
-        values = np.ascontiguousarray(weight.values).reshape(-1).view(np.uint8)
-        return not np.array_equal(weight.arena.take(found, 0), values)
+    def _is_changed(self, weight: _Weight) -> bool:
+        """Whether the device has other bytes in a weight or around it; a part is read at a time."""
+        arena, values, poison = weight.arena, _flat(weight.values), POISONS[weight.poison]
+        if arena.nbytes <= _LARGE_BYTES:
+            found = np.frombuffer(self.session.read(weight.buffer), np.uint8)
+            return bool(arena.damaged(found, poison)) or not np.array_equal(
+                arena.take(found, 0), values
+            )
+        bands = (self._part(weight, start, end - start) for start, end in arena.bands)
+        return any((band != poison).any() for band in bands) or not all(
+            np.array_equal(
+                part := values[start : start + _LARGE_BYTES],
+                self._part(weight, GUARD_BYTES + start, part.size),
+            )
+            for start in range(0, values.size, _LARGE_BYTES)
+        )
+
+    def _part(self, weight: _Weight, start: int, nbytes: int) -> Bytes:
+        return np.frombuffer(self.session.read(weight.buffer, nbytes, start), np.uint8)
 
     def _drop(self, key: str) -> None:
         weight = self._weights.pop(key)
         self._weight_bytes -= weight.arena.nbytes
         self.session.free(weight.buffer)
+
+
+def _flat(values: NDArray[Any]) -> Bytes:
+    """The bytes of an array, which are its own if it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

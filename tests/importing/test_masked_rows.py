@@ -23,11 +23,18 @@ class _Of(nn.Module):
         return self.function(rows)
 
 
-def exported(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+def exported(
+    function: Callable[[Tensor], Tensor], *, takes_branches: bool = False
+) -> Callable[..., Tensor]:
     rows = torch.export.Dim("rows", min=2, max=99)
     found: Callable[..., Tensor] = export_program(
         EntryDescription(
-            "forward", _Of(function), (torch.ones(3, 4),), ("rows",), dynamic_shapes=({0: rows},)
+            "forward",
+            _Of(function),
+            (torch.ones(3, 4),),
+            ("rows",),
+            dynamic_shapes=({0: rows},),
+            takes_branches=takes_branches,
         )
     ).module()
     return found
@@ -124,6 +131,30 @@ def test_what_needs_their_number_is_refused_with_its_line(
         UnsupportedOperatorError, match=rf"importing/test_masked_rows\.py:\d+: {what}"
     ):
         exported(function)
+
+
+def routed(rows: Tensor, classes: int = 4) -> Tensor:
+    """As the experts of DBRX: the last place of its mask has no weights, and no token."""
+    weights = torch.arange(12.0).view(3, 4)
+    chosen = rows[:, :3].argmax(dim=-1)
+    mask = nn.functional.one_hot(chosen, num_classes=classes).permute(1, 0)
+    result = torch.zeros_like(rows)
+    for place in (mask.sum(-1) > 0).nonzero():
+        expert = place[0]
+        (tokens,) = torch.where(mask[expert])
+        result.index_add_(0, tokens, rows[tokens] * weights[expert])
+    return result
+
+
+def test_a_loop_runs_over_places_of_which_no_row_is_picked() -> None:
+    given = torch.randn(7, 4, generator=torch.Generator().manual_seed(3))
+    program = exported(routed, takes_branches=True)
+    torch.testing.assert_close(program(given), routed(given))
+
+
+def test_a_loop_over_many_places_is_refused_with_their_number() -> None:
+    with pytest.raises(UnsupportedOperatorError, match="a loop over the 65 places of a mask"):
+        exported(lambda rows: routed(rows, 65), takes_branches=True)
 
 
 def test_a_mask_that_rows_were_picked_by_may_not_change() -> None:

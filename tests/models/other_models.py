@@ -241,7 +241,7 @@ OTHERS: Final[tuple[Other, ...]] = (
     _text("ExaoneMoeForCausalLM", **_EXPERTS, head_dim=8),
     _text("Glm4MoeLiteForCausalLM", **_LATENT),
     _text("DeepseekV32ForCausalLM", **_LATENT),
-    _text("LongcatFlashForCausalLM", **_LATENT, head_dim=4, num_layers=2),
+    _text("LongcatFlashForCausalLM", **_LATENT, head_dim=4, num_layers=2, zero_expert_num=2),
     _text("AfmoeForCausalLM", **_EXPERTS, head_dim=8, sliding_window=WINDOW),
     _text("Ministral3ForCausalLM", head_dim=8),
     _text("Jais2ForCausalLM", head_dim=8),
@@ -544,6 +544,9 @@ def make_other(path: Path, other: Other) -> Path:
 
 
 _ONE_KEY: Final[dict[str, Any]] = {"num_key_value_heads": 1}
+_ONE_HEAD: Final[dict[str, Any]] = {"num_attention_heads": 1, "num_key_value_heads": 1}
+_TIED: Final[dict[str, Any]] = {"tie_word_embeddings": True}
+_UNTIED: Final[dict[str, Any]] = {"tie_word_embeddings": False}
 _ONE_TIED: Final[dict[str, Any]] = {"num_hidden_layers": 1, "tie_word_embeddings": True}
 _LONGROPE: Final[dict[str, Any]] = {
     **{"rope_type": "longrope", "original_max_position_embeddings": 32},
@@ -677,6 +680,49 @@ UNUSUAL: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ),
     ("t5", "as many decoder layers", {"num_decoder_layers": 2}),
     ("whisper", "more decoder layers", {"decoder_layers": 3}),
+    ("llama", "one head, an odd vocabulary", {**_ONE_HEAD, "vocab_size": 257}),
+    ("qwen3", "one head, tied, an odd vocabulary", {**_ONE_HEAD, **_TIED, "vocab_size": 259}),
+    ("gemma3", "one head, a window of one", {**_ONE_HEAD, "sliding_window": 1}),
+    ("gemma3", "a window in no layer", {"layer_types": ["full_attention"] * 2}),
+    (
+        "mixtral",
+        "a window of one, two experts, one for a token",
+        {"sliding_window": 1, "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
+    ("gpt_neo", "a window of one", {"window_size": 1}),
+    ("qwen2", "a window of one in every layer", {"sliding_window": 1, "max_window_layers": 0}),
+    ("qwen2_moe", "one expert", {"num_experts": 1, "num_experts_per_tok": 1}),
+    ("gpt2", "one head, an odd vocabulary", {"n_head": 1, "vocab_size": 257}),
+    ("gpt_bigcode", "one head, tied", {"n_head": 1, **_TIED}),
+    ("gpt_neox", "one head, an odd vocabulary", {"num_attention_heads": 1, "vocab_size": 257}),
+    ("bloom", "one head", {"n_head": 1}),
+    ("mpt", "one head", {"n_heads": 1}),
+    ("opt", "one head, and a head of its own", {"num_attention_heads": 1, **_UNTIED}),
+    ("phi", "one head, tied", {**_ONE_HEAD, **_TIED}),
+    ("phi3", "one head, an odd vocabulary", {**_ONE_HEAD, "vocab_size": 257}),
+    ("stablelm", "one head, tied", {**_ONE_HEAD, **_TIED}),
+    ("falcon", "one head, tied", {"num_attention_heads": 1, **_TIED}),
+    ("rwkv4", "tied embeddings", _TIED),
+    ("rwkv5", "one head", {"head_size": 72}),
+    ("rwkv6", "one head, an odd vocabulary", {"head_size": 72, "vocab_size": 257}),
+    ("mamba2", "biases but of the convolution", {"use_bias": True, "use_conv_bias": False}),
+    ("mamba2", "one head", {"num_heads": 1, "head_dim": 144, "n_groups": 1}),
+    ("minimax", "tied, one expert for a token", {"num_experts_per_tok": 1, **_TIED}),
+    ("xlstm", "one head", {"num_heads": 1}),
+    ("bert", "one head, one kind of tokens", {"num_attention_heads": 1, "type_vocab_size": 1}),
+    ("distilbert", "one head, sinusoidal", {"n_heads": 1, "sinusoidal_pos_embds": True}),
+    (
+        "bart",
+        "one head, scaled embeddings",
+        {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "scale_embedding": True},
+    ),
+    ("t5", "one head, seven buckets", {"num_heads": 1, "relative_attention_num_buckets": 7}),
+    ("vit", "one head, no biases", {"num_attention_heads": 1, "qkv_bias": False}),
+    (
+        "whisper",
+        "one head, an odd vocabulary",
+        {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "vocab_size": 257},
+    ),
 )
 
 

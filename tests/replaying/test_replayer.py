@@ -185,6 +185,14 @@ def test_a_kernel_that_reads_what_it_may_not_fails_though_its_numbers_are_right(
     assert result.verdict.worst_ratio < 32
 
 
+@pytest.fixture(params=["whole", "in parts"])
+def weights_travel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight of the tests is a large one, too, which is sent and read back in parts."""
+    if request.param == "in parts":
+        monkeypatch.setattr("tapml.replaying.memory._LARGE_BYTES", 8192)
+
+
+@pytest.mark.usefixtures("weights_travel")
 def test_weights_are_poisoned_again_for_each_of_many_tests(
     operator: Operator, reference: ReferenceModule, session: Session, oracle: Oracle
 ) -> None:
@@ -307,12 +315,16 @@ def test_a_weight_travels_once(
         assert memory.changed_weights() == ()
 
 
-def test_a_kernel_that_writes_to_a_weight_fails(
-    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle
+@pytest.mark.usefixtures("weights_travel")
+@pytest.mark.parametrize("place", [-1, 0, 3599, 3600])
+def test_a_kernel_that_writes_to_a_weight_or_around_it_fails(
+    operator: Operator, case: MemoryCase, session: Session, oracle: Oracle, place: int
 ) -> None:
     library = linear_library(operator)
     source = library.modules[0].code.replace(b"const float* w", b"float* w")
-    source = source.replace(b"out[i] = sum;", b"out[i] = sum; if (i == 7) w[3599] = 0.0f;")
+    source = source.replace(
+        b"out[i] = sum;", f"out[i] = sum; if (i == 7) w[{place}] = 0.0f;".encode()
+    )
     changed = replace(library, modules=(CodeModule("opencl-c", source),))
     verdict = replay_operator(operator, [case], changed, session, oracle, POLICY)
     assert verdict.status == "fail"
