@@ -368,8 +368,8 @@ class MaskedRows(TorchFunctionMode):
             return NotImplemented
         if math.prod(shape) > _MOST_PLACES:
             raise UnsupportedOperatorError(
-                f"{module_line()}: a loop over the {math.prod(shape)} places of a mask, each in the "
-                f"graph: expected at most {_MOST_PLACES}; compute all at once, as with torch.bmm"
+                f"{module_line()}: a loop over the {math.prod(shape)} places of a mask, each in "
+                f"the graph: expected at most {_MOST_PLACES}; compute all at once, as by torch.bmm"
             )
         picked.loops.over(picked.mask)
         places = product(*map(range, shape))
