@@ -10,35 +10,20 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tapml.importing.relax_function import (
-    ENTRY,
-    bindings,
-    is_one_dataflow_block,
-    operation_name,
-    with_bindings,
-    with_main,
-)
+from tapml.importing.relax_function import ENTRY, with_main
 
 
 def order_extents(module: Any) -> Any:
-    """Simplify the shapes that operations of ``main`` are given."""
-    main = module[ENTRY]
-    if not is_one_dataflow_block(main):
-        return module
-    builder, simplify = relax.BlockBuilder(), tvm.sym.Analyzer().simplify
+    """Simplify the shapes that operations of ``main`` are given, and so those of what they make."""
+    return with_main(module, _Ordered().visit_expr(module[ENTRY]))
 
-    def ordered(given: Any) -> Any:
-        if not isinstance(given, relax.ShapeExpr):
-            return given
-        return relax.ShapeExpr([simplify(extent) for extent in given.values])
 
-    def bound(binding: Any) -> Any:
-        call = binding.value
-        given = list(call.args) if operation_name(call) else []
-        if not any(isinstance(each, relax.ShapeExpr) for each in given):
-            return binding
-        made = relax.Call(call.op, list(map(ordered, given)), call.attrs, call.ty_args)
-        return relax.VarBinding(binding.var, builder.normalize(made))
+@mutator
+class _Ordered(PyExprMutator):  # type: ignore[misc]
+    """The shapes of what uses a tensor follow from the tensor's."""
 
-    return with_main(module, with_bindings(main, [bound(each) for each in bindings(main)]))
+    def visit_shape_expr_(self, shape: Any) -> Any:
+        simplify = tvm.sym.Analyzer().simplify
+        return relax.ShapeExpr([simplify(extent) for extent in shape.values])

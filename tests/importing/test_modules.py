@@ -59,7 +59,7 @@ def test_an_extent_has_the_callers_name_and_a_product_is_passed_beside_the_tenso
     assert [(b.lower, b.upper) for b in entry.bounds] == [(2, 50)]
     # A product of extents is passed beside the tensors.
     operator = next(o for o in plan.operators.values() if o.symbols)
-    assert operator.parameters[0].shape == (("mul", 2, "rows"), 8)
+    assert operator.parameters[0].shape == (("mul", "rows", 2), 8)
     longer = torch.randn(2, 11, 8).numpy()
     assert root_module(imported, [longer]).not_comparable == ()
 
