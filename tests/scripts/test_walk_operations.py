@@ -17,7 +17,7 @@ def test_an_interrupted_walk_ends_at_once_and_blames_no_operation(tmp_path: Path
     code = f"""
 import sys
 from scripts import walk_operations as script
-jobs = "tests.scripts.operations_without_end"
+jobs = "tests.scripts.stand_in_jobs"
 script._NAMES, script._OPEN, script._WALK = (f"{{jobs}}:{{n}}" for n in ("names", "opened", "walk"))
 script._ENVIRONMENT = script.Environment(preload=(jobs,))
 sys.exit(script.main(["--file", {str(kept)!r}, "--dtypes", "float32"]))

@@ -1,7 +1,9 @@
-"""Jobs in place of those of scripts/walk_operations.py: the second operation never ends."""
+"""Jobs in place of those of studies: of two operations the second never ends, and a shape dies."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -18,3 +20,7 @@ def walk(_: None, asked: dict[str, Any]) -> list[dict[str, Any]]:
     while asked["name"] == "endless":
         time.sleep(1)
     return [{"sample": "()", "found": {"cpu": "pass"}}]
+
+
+def die(_: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
