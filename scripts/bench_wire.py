@@ -308,7 +308,8 @@ def _pings(seconds: float) -> Iterator[dict[str, Any]]:
                 stack.callback(writer.communicate)
                 stack.callback(writer.kill)
                 assert writer.stdout is not None
-                writer.stdout.readline()
+                if not writer.stdout.readline():
+                    raise TapmlError("the upload ended before it had begun")
             for who, peer in peers.items():
                 waits = np.array([_ping(peer) for _ in range(round(_PINGS * seconds))])
                 for what, share in (("median", 0.5), ("99th percentile", 0.99)):

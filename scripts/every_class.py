@@ -123,8 +123,7 @@ def _try(options: argparse.Namespace) -> int:
     ):
         kept[name] = {"kind": known[name], **found}
         print(f"[{number}/{len(left)}] {name}: {_outcome(found)}"[:300], flush=True)
-        if number % 10 == 0:
-            _write(kept)
+        _write(kept)
     _write(kept)
     print("; ".join(f"{count} {word}" for word, count in _words(kept.values()).most_common()))
     found_now = [kept.get(name) or {} for name in wanted]

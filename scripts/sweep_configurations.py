@@ -73,7 +73,8 @@ examples:
       --cells docs/configurations_h200.json                            on another machine
   python scripts/sweep_configurations.py --show                        only write the page
 
-exit codes: 0; 1 a shape fails; 2 input; 130 interrupted, and what was done is kept.
+exit codes: 0; 1 a shape fails or its process dies; 2 input; 130 interrupted, and what was done is
+kept.
 """
 
 
@@ -167,7 +168,7 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.page.is_file():
         write_between(options.page, BEGIN, END, text)
     print(text)
-    return int(any(each.support in ("fail", "degraded") for each in made.values()))
+    return int(any(each.support in ("fail", "degraded", "not run") for each in made.values()))
 
 
 def _read(cells: Path) -> tuple[Table, list[Shown]]:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
@@ -23,6 +22,7 @@ from scripts.python_version import require_python
 require_python()
 
 from scripts import debian, environment
+from scripts.web_checks import NOT_RUN
 
 EXTRAS = (
     "bench", "check", "compare", "cpu", "dask", "host", "invariants", "metal", "models", "opencl",
@@ -33,8 +33,9 @@ QUICK_CHECKS = {
     "ruff check": ["-m", "ruff", "check"],
     "ruff format": ["-m", "ruff", "format", "--check"],
 }
-# They run beside the tests: mypy alone keeps one core busy for most of a minute.
+# They run beside the tests: mypy keeps one core busy for most of a minute.
 CHECKS = {"mypy": ["-m", "mypy"], "web": ["-m", "scripts.web_checks"]}
+VERDICTS = {0: "passed", NOT_RUN: "not run"}
 # Tests often wait for processes they started: on two cores four workers leave none idle. A file's
 # tests share fixtures. Files with few tests may take longest: tests/conftest.py orders them.
 SPREAD = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
     """Return pytest's exit status, or 1 if only a check failed."""
     parser = argparse.ArgumentParser(
         prog="scripts/test.py",
-        description="Sets up the project's environment, then runs ruff, mypy and pytest.",
+        description="Sets up the project's environment, then runs the checks and the tests.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -76,8 +77,11 @@ def main(arguments: list[str]) -> int:
         help="which tests: those before a commit, all (the default, as in continuous "
         "integration), or the exhaustive ones, which the others leave out",
     )
-    parser.add_argument("--no-checks", action="store_true", help="leave out ruff and mypy")
-    parser.add_argument("--checks-only", action="store_true", help="run ruff and mypy alone")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--no-checks", action="store_true", help="run the tests alone")
+    either.add_argument(
+        "--checks-only", action="store_true", help="run ruff, mypy and the web checks alone"
+    )
     options, to_pytest = parser.parse_known_args(arguments)
 
     signal.signal(signal.SIGTERM, _terminate)
@@ -89,7 +93,9 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if os.environ.get("CI", "").lower() in ("1", "true"):
         os.environ["TAPML_REQUIRE_DEVICES"] = "1"
-    with Checks({} if options.no_checks else {**QUICK_CHECKS, **CHECKS}) as checks:
+    with Checks() as checks:
+        if not options.no_checks:
+            checks.start({**QUICK_CHECKS, **CHECKS})
         checks.finish(QUICK_CHECKS)
         to_pytest = [*TIERS[options.tier], *(to_pytest or SPREAD)]
         status = 0 if options.checks_only else run_tests(["-m", "pytest", *to_pytest])
@@ -108,45 +114,49 @@ class Checks:
         Names of those that have failed so far.
     """
 
-    def __init__(self, checks: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self) -> None:
         self.failed: list[str] = []
-        self._checks = checks
         self._running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
-        self._started = time.monotonic()
 
     def __enter__(self) -> "Checks":
-        for name, arguments in self._checks.items():
+        return self
+
+    def start(self, checks: Mapping[str, Sequence[str]]) -> None:
+        """Run Python with the arguments of each."""
+        for name, arguments in checks.items():
             # A file, because nobody reads a pipe while the tests run.
-            output = tempfile.TemporaryFile()
+            output = tempfile.TemporaryFile()  # noqa: SIM115 - __exit__ closes it
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=environment.ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                process_group=0,
             )
             self._running[name] = process, output
-        return self
 
     def finish(self, names: Iterable[str]) -> None:
-        """Wait for some of the checks, and show what the failing ones say."""
+        """Wait for those of these that were started, and show what they say unless they pass."""
         for name in names:
             if name not in self._running:
                 continue
             process, output = self._running[name]
-            passed = process.wait() == 0
-            if not passed:
-                self.failed.append(name)
+            status = process.wait()
+            if status != 0:
                 output.seek(0)
                 print(output.read().decode("utf-8", "replace").rstrip())
-            seconds = time.monotonic() - self._started
-            verdict = "passed" if passed else "FAILED"
-            print(f"{name}: {verdict}, {seconds:.1f} s after the checks began", flush=True)
+            if status not in (0, NOT_RUN):
+                self.failed.append(name)
+            print(f"{name}: {VERDICTS.get(status, 'FAILED')}", flush=True)
 
     def __exit__(self, *_: object) -> None:
-        # After Ctrl-C. A terminal sends it to them as well, and `kill` to this process alone.
+        # After Ctrl-C, of which they hear nothing: each is in a group with what it has started, so
+        # that all of it is ended.
+        for process, _output in self._running.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
         for process, output in self._running.values():
-            process.terminate()
             process.wait()
             output.close()
 

@@ -10,7 +10,7 @@ kept in --file, and a later one takes up what is missing. It needs `pip install 
     python3 scripts/walk_operations.py --file walk.json --only 'linalg.*' --again wrong broken
     python3 scripts/walk_operations.py --file walk.json --show wrong broken
 
-Its exit code is 1 if something is wrong or broken, 2 for bad input.
+Its exit code is 1 if something is wrong or broken, 2 for bad input, 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.kept_study import run_kept
 from tapml.durable.files import write_json
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
@@ -50,11 +51,7 @@ Found = dict[str, dict[str, Any]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Walk what is missing, and say what came of it."""
     options = _parse(arguments)
-    try:
-        return _walk(options)
-    except TapmlError as error:
-        print(f"walk_operations: {error}", file=sys.stderr)
-        return error.exit_code
+    return run_kept("walk_operations", lambda: _walk(options))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -128,6 +125,8 @@ def _make(options: argparse.Namespace, kept: Found) -> None:
                 try:
                     found["samples"] = worker.call(_WALK, asked)
                 except TapmlError as error:  # its process died, or took too long
+                    if pool.closed:
+                        return
                     ended = f"broken: {' '.join(str(error).split())[:300]}"
                     found["samples"] = [{"sample": "its process", "found": {"cpu": ended}}]
                     worker.close()
@@ -141,8 +140,12 @@ def _make(options: argparse.Namespace, kept: Found) -> None:
                     write_json(options.file, kept)
 
         with ThreadPoolExecutor(options.workers) as threads:
-            for each in [threads.submit(work) for _ in range(options.workers)]:
-                each.result()
+            try:
+                for each in [threads.submit(work) for _ in range(options.workers)]:
+                    each.result()
+            finally:
+                # After Ctrl-C the threads would go on to the last operation.
+                pool.close()
 
 
 def _known(found: Mapping[str, Any] | None, devices: Sequence[str]) -> bool:

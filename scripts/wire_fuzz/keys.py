@@ -33,9 +33,9 @@ def make_keys(folder: Path) -> Keys:
     own, client = make_pair("device"), make_pair("host")
     allowed = folder / "clients"
     admit(allowed, client.name, client.public)
-    secret, known = (write_pair(pair, folder) for pair in (own, client))
+    own_file, client_file = (write_pair(pair, folder) for pair in (own, client))
     return Keys(
-        ("--key", str(secret), "--clients", str(allowed)),
+        ("--key", str(own_file), "--clients", str(allowed)),
         Credentials(keys=client, server_key=own.public),
-        {KEY_VARIABLE: str(known), SERVER_KEY_VARIABLE: own.public},
+        {KEY_VARIABLE: str(client_file), SERVER_KEY_VARIABLE: own.public},
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.environment import ROOT
+from scripts.web_checks import NOT_RUN
 
 SCRIPTS = ("demo.py", "test.py")
 
@@ -77,24 +78,78 @@ def test_what_ends_the_script_ends_the_tests_as_ctrl_c_does() -> None:
 CHECKS = {
     "right": ["-c", "print('not shown')"],
     "wrong": ["-c", "raise SystemExit('this is wrong')"],
-    "endless": ["-c", "import time; time.sleep(600)"],
+    "not there": ["-c", f"print('this is not there'); raise SystemExit({NOT_RUN})"],
 }
 
 
-def test_checks_run_beside_the_tests_and_end_with_them() -> None:
-    code = (
-        "import scripts.test as script;"
-        f"checks = script.Checks({CHECKS!r}).__enter__();"
-        "checks.finish(['right', 'wrong', 'left out']); print(checks.failed);"
-        "process, _ = checks._running['endless'];"
-        "checks.__exit__(); print(process.returncode)"
-    )
+def test_checks_run_beside_the_tests_and_end_with_all_that_they_have_started(
+    tmp_path: Path,
+) -> None:
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    started = f"exec 3> {alive}; echo begun >&3; sleep 100"
+    checks = {**CHECKS, "endless": ["-c", f"import os; os.system({started!r})"]}
+    code = f"""
+import scripts.test as script
+with script.Checks() as checks:
+    checks.start({checks!r})
+    checks.finish(["right", "wrong", "not there", "left out"])
+    print(checks.failed)
+    alive = open({str(alive)!r})
+    print(alive.readline())
+# Its end comes once nobody can write to it.
+print(alive.read() or "ended")
+"""
     ran = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT, check=True, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    lines = [line.partition(",")[0] for line in ran.stdout.splitlines()]
-    assert lines == ["right: passed", "this is wrong", "wrong: FAILED", "['wrong']", "-15"]
+    assert ran.stdout.split("\n") == [
+        "right: passed", "this is wrong", "wrong: FAILED", "this is not there",
+        "not there: not run", "['wrong']", "begun", "", "ended", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "check", "status"),
+    [
+        (["--version"], "right", 0),
+        (["--version"], "not there", 0),
+        (["--version"], "wrong", 1),
+        (["--checks-only"], "wrong", 1),
+        (["--no-checks", "--version"], "wrong", 0),
+        # pytest knows no such option.
+        (["--verzion"], "wrong", 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_tests_and_else_of_the_checks(
+    arguments: list[str], check: str, status: int
+) -> None:
+    code = f"""
+import sys
+import scripts.test as script
+script.environment.ensure = script.environment.enter = lambda _: None
+script.debian.install_missing = lambda: None
+script.QUICK_CHECKS, script.CHECKS = {{}}, {{"it": {CHECKS[check]!r}}}
+sys.exit(script.main({arguments!r}))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert ran.returncode == status, ran.stderr
+    checked = "--no-checks" not in arguments
+    assert ("failed: it" in ran.stdout) == (checked and check == "wrong")
+    # What the tests say comes first.
+    assert ran.stdout.startswith("pytest ") == ("--version" in arguments)
+
+
+def test_of_checks_and_tests_only_one_can_be_left_out() -> None:
+    ran = subprocess.run(
+        [sys.executable, "scripts/test.py", "--no-checks", "--checks-only"],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert "not allowed with" in ran.stderr
 
 
 def test_continuous_integration_does_what_a_newcomer_does() -> None:

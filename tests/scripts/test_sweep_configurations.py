@@ -24,6 +24,7 @@ from scripts.sweep_configurations import BEGIN, END, main
 from tapml.compiler.reference import compile_reference
 from tapml.compiler.twin import compile_twins
 from tapml.execute.executor import Executor
+from tapml.isolate.environment import Environment
 from tapml.oracles.oracle import Oracle
 from tapml.validation.observed import observe
 from tapml.verdicts.policy import Policy
@@ -164,6 +165,26 @@ def test_shapes_are_replayed_and_the_page_says_what_was_not(
     text = page.read_text("utf-8")
     assert f"opencl:{device.index} of {device.name}: 2 pass" in text
     assert "2 pass on a device" in text
+
+
+def test_a_shape_whose_process_dies_is_no_success(
+    require_device: RequireDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    device = require_device("opencl", vendor="Portable Computing Language")[0]
+    monkeypatch.setattr(sweep_configurations, "configurations", lambda: configurations()[:1])
+    monkeypatch.setattr(sweep_configurations, "TRY", "tests.scripts.stand_in_jobs:die")
+    # Nothing is loaded for a job that does nothing.
+    monkeypatch.setattr(sweep_configurations, "Environment", lambda **_: Environment())
+    command = [
+        "--devices", f"opencl:{device.index}", "--operators", "rms norm *",
+        "--page", str(tmp_path / "page"), "--cells", str(tmp_path / "cells.json"),
+        "--others", str(tmp_path / "others.json"),
+    ]  # fmt: skip
+    assert main(command) == 1
+    assert f"opencl:{device.index} not run" in capsys.readouterr().err
 
 
 def test_a_row_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from scripts import web_checks
 
 
-@pytest.mark.parametrize(("required", "status"), [("", 0), ("1", 1)])
+@pytest.mark.parametrize(("required", "status"), [("", web_checks.NOT_RUN), ("1", 1)])
 def test_without_node_nothing_is_checked_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

@@ -287,7 +287,7 @@ def _options(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Entry point of the worker, and of the template that forks workers of a platform."""
     options = _options()
-    # Of an interrupt that all processes of a service are sent, the supervisor ends these in order.
+    # All processes of a terminal or service may be interrupted: the supervisor ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if options.template:
         _stay_behind_nobody(options.parent, b"tapml-template")
