@@ -73,8 +73,8 @@ examples:
       --cells docs/configurations_h200.json                            on another machine
   python scripts/sweep_configurations.py --show                        only write the page
 
-exit codes: 0; 1 a shape fails or its process dies; 2 input; 130 interrupted, and what was done is
-kept.
+exit codes: 0; 1 a shape fails, or its process dies or takes too long; 2 input; 130 interrupted, and
+what was done is kept.
 """
 
 
@@ -223,7 +223,7 @@ def _made(
             for future in done:
                 shape = running.pop(future)
                 cells = _outcomes(future, devices[shape])
-                said = ", ".join(f"{spec} {cell.support}" for spec, cell in cells.items())
+                said = ", ".join(f"{spec} {_said(cell)}" for spec, cell in cells.items())
                 print(f"[{len(waiting) + len(running)} left] {shape}: {said}", file=sys.stderr)
                 yield shape, cells
 
@@ -240,6 +240,11 @@ def _outcomes(future: Future[Any], devices: Sequence[str]) -> dict[str, Outcome]
         reason = str(error).splitlines()[0]
         return dict.fromkeys(devices, Outcome("not run", reason))
     return {spec: msgspec.convert(each, Outcome) for spec, each in found.items()}
+
+
+def _said(cell: Outcome) -> str:
+    """How a shape ended; the page says why it fails, and not why it was not run."""
+    return f"not run ({cell.reason})" if cell.support == "not run" else cell.support
 
 
 def _passed(table: Table, shape: Shape, device: str) -> bool:

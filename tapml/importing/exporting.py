@@ -217,10 +217,10 @@ def _export_of_rows(
     try:
         loops = Loops() if description.takes_branches else None
         with MaskedRows(loops).of(description.module):
-            program = _export_of_any_length(description)
+            of_all_rows = _export_of_any_length(description)
         if loops is not None:
             check_loops(description.module, description.example_inputs, loops)
-        return program, ()
+        return of_all_rows, ()
     except Exception as error:
         if refused is None:
             if not isinstance(error, InputError):

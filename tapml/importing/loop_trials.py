@@ -34,7 +34,7 @@ class _WithinTensors(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is Tensor.__getitem__ and isinstance(args[1], Tensor) and not args[1].ndim:
+        if func is Tensor.__getitem__ and _is_place(args[1]):
             args = args[0], args[1].clamp(max=len(args[0]) - 1)
         return func(*args, **(kwargs or {}))
 
@@ -58,7 +58,7 @@ def check_loops(module: nn.Module, inputs: Sequence[Tensor], loops: Loops) -> No
             continue
         with torch.no_grad(), _WithinTensors(), MaskedRows(tried).of(module):
             written_out = _numbers(module, given)
-        if not all(map(_alike, own, written_out)):
+        if len(own) != len(written_out) or not all(map(_alike, own, written_out)):
             raise UnsupportedOperatorError(
                 f"{', '.join(loops.left_out)}: a loop over the places that a mask picks does "
                 "something for the others too, and only a run knows which they are: compute all, "
@@ -86,8 +86,13 @@ def _varied(inputs: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(_of_one(each, row) if each.numel() > 1 else each for each in inputs)
 
 
+def _is_place(index: Any) -> bool:
+    whole = isinstance(index, Tensor) and not index.is_floating_point()
+    return whole and not index.ndim and index.dtype is not torch.bool
+
+
 def _of_one(tensor: Tensor, row: int) -> Tensor:
-    if tensor.is_floating_point():
+    if tensor.is_floating_point() or tensor.is_complex():
         return tensor[row % len(tensor)].expand_as(tensor).clone()
     return torch.full_like(tensor, int(tensor.flatten()[row % tensor.numel()]))
 
@@ -99,6 +104,8 @@ def _numbers(module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _alike(own: Tensor, other: Tensor) -> bool:
+    if own.shape != other.shape or own.dtype is not other.dtype:
+        return False
     if not own.is_floating_point():
         return torch.equal(own, other)
     finite = own[own.isfinite()].abs()

@@ -360,8 +360,8 @@ class MaskedRows(TorchFunctionMode):
     def _every(self, func: Any, args: Any, given: Any) -> Any:
         """``for place in mask.nonzero()``: all places, as constants."""
         picked = self.rows(args[0])
-        unlike = len(args) + len(given) > len(("self", "dim"))
-        if picked is None or picked.loops is None or picked.axis is None or unlike:
+        dim = given.get("dim", args[1] if len(args) > 1 else 0)
+        if picked is None or picked.loops is None or picked.axis is None or dim % args[0].dim():
             return NotImplemented
         shape, axis = picked.mask.shape, picked.axis
         if not all(isinstance(extent, int) for extent in shape):

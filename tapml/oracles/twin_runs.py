@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -174,7 +174,7 @@ def perturbed_outputs(
         None if dtype is None else _scaled(perturbations.units(values, dtype, key), reach)
         for dtype, values, key in zip(moving, plain, case.keys, strict=True)
     ]
-    leaving: set[int] | None = None
+    leaving: set[int] = set()
     for repeat in repeats:
         inputs = [
             values
@@ -186,8 +186,8 @@ def perturbed_outputs(
         ]
         outputs = run_twin(case, twin, inputs)
         if any(each.any() for each in _left(exact, outputs)):
-            if leaving is None:
-                leaving = _leaving(case, twin, plain, inputs, exact)
+            # Each perturbation may take another one out: 1 into arcsin leaves only upwards.
+            leaving |= _leaving(case, twin, plain, inputs, exact, leaving)
             staying = [
                 plain[position] if position in leaving else values
                 for position, values in enumerate(inputs)
@@ -205,7 +205,8 @@ def _left(
 ) -> Iterator[NDArray[np.bool_]]:
     """Of each output, the elements that were finite."""
     for want, output in zip(exact, outputs, strict=True):
-        is_whole = output.dtype != np.float64 or np.isfinite(output.sum())
+        with np.errstate(all="ignore"):
+            is_whole = output.dtype != np.float64 or np.isfinite(output.sum())
         yield np.array(False) if is_whole else ~np.isfinite(output) & np.isfinite(want)
 
 
@@ -215,11 +216,12 @@ def _leaving(
     plain: Sequence[NDArray[Any]],
     perturbed: Sequence[NDArray[Any]],
     exact: Sequence[NDArray[Any]],
+    known: Set[int],
 ) -> set[int]:
-    """The inputs that take an output out of its domain alone."""
+    """The inputs that take an output out of its domain alone, beside those that are known."""
     found = set()
     for position, values in enumerate(perturbed):
-        if values is plain[position]:
+        if position in known or values is plain[position]:
             continue
         inputs = [*plain[:position], values, *plain[position + 1 :]]
         if any(each.any() for each in _left(exact, run_twin(case, twin, inputs))):

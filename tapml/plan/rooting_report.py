@@ -146,7 +146,7 @@ def compare(
     if actual.size != expected.size:
         # An import that gives another shape is wrong in every element.
         pair = (np.array([np.nan]), np.zeros(1))
-    masked = pair[1] <= _MASKED.get(data_type, _MASKED_OF_OTHERS)
+    masked = is_masked(pair[1], data_type)
     parts = [_difference(pair[0][of], pair[1][of]) for of in (~masked, masked)]
     error, scale = max(parts, key=lambda part: part[0] / max(part[1], _TINY))
     tolerances = STEP_TOLERANCE if kind == "operator" else RUN_TOLERANCE
@@ -165,6 +165,12 @@ def compare(
         scale=scale,
         ratio=beyond if error else 0.0,
     )
+
+
+def is_masked(scores: Array, data_type: str) -> npt.NDArray[np.bool_]:
+    """Which numbers are scores that a mask of `data_type` hides, by elements."""
+    found: npt.NDArray[np.bool_] = scores <= _MASKED.get(data_type, _MASKED_OF_OTHERS)
+    return found
 
 
 def as_float(array: Array, data_type: str) -> npt.NDArray[np.float64]:

@@ -130,8 +130,7 @@ def root_runs(
         _compare_outputs(plan, entry, program.state, values, outputs, comparisons)
         wrong = [each for each in comparisons.done[before:] if each.ratio > 1]
         if wrong and all(each.kind == "output" for each in wrong):
-            errors = {each.value: each.error for each in operators}
-            moved = moved_by_errors(entry, functions, tensors, errors, values)
+            moved = moved_by_errors(entry, functions, tensors, operators, values)
             comparisons.done[before:] = [
                 each.explained_up_to(moved.get(each.value, 0.0)) if each in wrong else each
                 for each in comparisons.done[before:]

@@ -213,3 +213,44 @@ def test_a_look_for_padding_of_which_a_class_only_warns_is_no_branch() -> None:
     assert program.branches == ()
     padded = torch.tensor([[5, 1]])
     assert torch.equal(program.program.module()(padded), padded / 2)
+
+
+class _Listed(nn.Module):
+    """An output for each expert that any token has: how many there are, only a run knows."""
+
+    def forward(self, rows: Tensor, chosen: Tensor) -> list[Tensor]:
+        counts = nn.functional.one_hot(chosen, 3).sum(dim=(0, 1))
+        return [rows + 0 * place[0] for place in (counts > 0).nonzero()]
+
+
+class _Stacked(_Listed):
+    """The same as one output."""
+
+    def forward(self, rows: Tensor, chosen: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.stack(super().forward(rows, chosen))
+
+
+@pytest.mark.parametrize("module", [_Listed(), _Stacked()], ids=["outputs", "rows"])
+def test_a_loop_that_makes_an_output_of_each_place_is_that_of_the_example(
+    module: nn.Module,
+) -> None:
+    rows, chosen = torch.randn(4, 4), torch.ones((4, 1), dtype=torch.int64)
+    exported = _exported(module, rows, chosen)
+    assert exported.branches
+    found, own = exported.program.module()(rows, chosen), module(rows, chosen)
+    assert len(found) == len(own)
+    torch.testing.assert_close(found, own)
+
+
+def test_places_may_be_taken_apart_by_axis() -> None:
+    class Apart(nn.Module):
+        def forward(self, rows: Tensor, weights: Tensor) -> Tensor:
+            token, expert = (weights > 0).nonzero().unbind(dim=1)
+            shares = weights[token, expert, None]
+            return torch.zeros_like(rows).index_add_(0, token, rows[token] * shares)
+
+    rows, weights = torch.randn(2, 4), torch.tensor([[0.5], [-1.0]])
+    exported = _exported(Apart(), rows, weights)
+    assert not exported.branches
+    for given in (weights, weights.flip(0)):
+        torch.testing.assert_close(exported.program.module()(rows, given), Apart()(rows, given))

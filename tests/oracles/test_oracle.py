@@ -15,6 +15,7 @@ from tapml.compiler.reference import compile_reference
 from tapml.compiler.reference_module import ReferenceModule
 from tapml.compiler.twin import compile_twins
 from tapml.oracles.oracle import Oracle
+from tapml.oracles.twin_runs import Case, Perturbations, perturbed_outputs, run_twin
 from tapml.plan.graph_plan import Operator
 from tapml.verdicts.expectation import Expectation, float_errors
 from tapml.verdicts.judge import judge
@@ -412,3 +413,21 @@ def test_a_perturbed_exponent_takes_no_sum_out_of_its_domain() -> None:
     share = output.sensitivity / output.values * 2**23
     assert (share > 0.02).all()
     assert (share < 2).all()
+
+
+def test_each_perturbation_may_take_another_input_out_of_its_domain() -> None:
+    """Of one, upwards there is no arcsine."""
+    arcs = make_operator(
+        "arcs",
+        [((1,), "float32"), ((1,), "float32")],
+        lambda x, y: op.add(op.asin(x), op.asin(y)),
+    )
+    ones = np.ones(1)
+    case = Case(arcs, [np.ones(1, np.float32)] * 2, [np.full(1, np.pi, np.float32)], {}, [None] * 2)
+    twin = compile_twins([arcs])["arcs"]
+    exact = run_twin(case, twin, [ones, ones])
+    moving = ["float32", "float32"]
+    found = perturbed_outputs(case, twin, Perturbations(0), range(12), moving, exact)
+    sums = np.concatenate([output for (output,) in found])
+    assert np.isfinite(sums).all()
+    assert (sums < np.pi).any()

@@ -13,7 +13,9 @@ import torch
 from tapml.compiler.reference import compile_reference
 from tapml.importing.importer import import_module
 from tapml.models.inputs import MASKED
-from tapml.plan.rooting_report import RUN_TOLERANCE, RootingReport, compare
+from tapml.plan.rooting_report import RUN_TOLERANCE, Rooted, RootingReport, compare
+from tapml.rooting.conditioning import moved_by_errors
+from tapml.rooting.interpreter import run_entry
 from tapml.rooting.rooting import root, root_runs
 from tapml_targets.errors import InputError, MismatchError
 from tests.importing.modules import root_module
@@ -169,3 +171,54 @@ def test_an_output_that_amplifies_the_rounding_inside_is_allowed_what_that_expla
     beyond = replace(output, ratio=50.0)
     assert beyond.explained_up_to(0.0).ratio == 50
     assert beyond.explained_up_to(output.error / 3).ratio == pytest.approx(3)
+
+
+class _BesideHuge(torch.nn.Module):
+    """Four sums, of which the first is huge and no part of the result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.sum(dim=1) * torch.tensor([0.0, 1.0, 1.0, 1.0])).sum(dim=-1)
+
+
+def test_a_wrong_number_beside_a_huge_one_is_not_explained_by_its_own_error() -> None:
+    x = np.random.default_rng(3).uniform(1.0, 1.01, (8, 100, 4)).astype(np.float32)
+    x[..., 0] = 1000
+    imported = import_module(_BesideHuge(), (torch.from_numpy(x),))
+    ((name, entry),) = imported.plan.entries.items()
+    first = next(iter(entry.calls)).operator
+
+    def wrong(output: Any) -> None:
+        output[:, 1] += 1
+
+    reference = compile_reference(imported.plan)
+    inputs = [(name, dict(zip(entry.inputs, [x], strict=True)))]
+    assert root_runs(imported, inputs, reference=reference).worst is not None
+    # Of the huge number it is too little to be seen in the operator's own comparison.
+    with pytest.raises(MismatchError, match="in 1 of 3 comparisons"):
+        root_runs(imported, inputs, reference=WithFault(reference, first, wrong))
+
+
+class _Attention(torch.nn.Module):
+    """Of three keys, the last one is masked."""
+
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        scores = queries @ keys.mT + torch.tensor([0.0, 0.0, MASKED["float32"]])
+        return scores.softmax(dim=-1) @ keys
+
+
+def test_the_rounding_of_masked_scores_moves_no_other() -> None:
+    random = np.random.default_rng(5)
+    given = [random.standard_normal(shape).astype(np.float32) for shape in ((4, 8), (3, 8))]
+    imported = import_module(_Attention(), [torch.from_numpy(each) for each in given])
+    ((name, entry),) = imported.plan.entries.items()
+    reference = compile_reference(imported.plan)
+    tensors = {**imported.weights, **dict(zip(entry.inputs, given, strict=True))}
+    values = run_entry(entry, reference, tensors)
+    (masked,) = (
+        each
+        for call in entry.calls
+        if (values[each := call.arguments[-1]] <= MASKED["float32"] / 2).any()
+    )
+    rounding = Rooted("operator", name, masked, "", "", "", error=512, scale=1e9, ratio=0.03)
+    (moved,) = moved_by_errors(entry, reference, tensors, [rounding], values).values()
+    assert 0 < moved < 1e-4

@@ -148,6 +148,10 @@ def test_shapes_are_replayed_and_the_page_says_what_was_not(
         "--operators", "product *", "--cells", str(tmp_path / "cells.json"),
         "--others", str(tmp_path / "others.json"),
     ]  # fmt: skip
+    with monkeypatch.context() as hurried:
+        hurried.setattr(sweep_configurations, "DEADLINE_SECONDS", 0.01)
+        assert main([*command, "--operators", "product 24 x 24"]) == 1
+    assert "not run (" in capsys.readouterr().err
     assert main(command) == 0, capsys.readouterr()
     text = page.read_text("utf-8")
     # The page has every shape, whatever was asked for.
