@@ -80,7 +80,7 @@ class Following:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last: dict[Path, Row] = {}
+        self._last: dict[Path, tuple[Row, ...]] = {}
         self._notes: list[str] = []
 
     def windows(self, ended: Callable[[], bool]) -> Iterator[Window]:
@@ -88,22 +88,22 @@ class Following:
 
         `ended` tells whether the job has ended. Raises InputError if a file is no trace.
         """
-        streams: dict[Path, tuple[int, Iterator[Row]]] = {}
+        streams: list[tuple[int, Iterator[Row]]] = []
         world = 1
         while len(streams) < world:
             over = ended()
             # Each process of the job writes one file, from its first step on.
             for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-                if path not in streams and path.stat().st_size:
+                if path not in self._last and path.stat().st_size:
                     first, rows = _of_training(self._rows_of(path, ended))
                     if first is None:
                         continue
-                    streams[path] = first.rank, rows
+                    streams.append((first.rank, rows))
                     world = max(world, int(str(first.context.get("world", 1))))
             if over:
                 break
             time.sleep(_POLL_SECONDS)
-        in_order = sorted(streams.values(), key=lambda stream: stream[0])
+        in_order = sorted(streams, key=lambda stream: stream[0])
         yield from windows_of(rows for _, rows in in_order)
 
     def trace(self) -> Trace:
@@ -112,14 +112,14 @@ class Following:
         Raises InputError as of :func:`~tapml.invariants.trace.read_trace`.
         """
         others = set(self._folder.glob(f"*{SUFFIX}")) - self._last.keys()
-        files: dict[Path, tuple[Row, ...]] = {path: (row,) for path, row in self._last.items()}
-        files |= {path: tuple(rows_of(path, self._notes))[-1:] for path in others}
+        files = self._last | {path: tuple(rows_of(path, self._notes))[-1:] for path in others}
         return trace_of(self._folder, sorted(files.items()), self._notes)
 
     def _rows_of(self, path: Path, ended: Callable[[], bool]) -> Iterator[Row]:
+        self._last[path] = ()
         file = pa.PythonFile(_Growing(path, ended), mode="r")
         for row in rows_of(path, self._notes, file):
-            self._last[path] = row
+            self._last[path] = (row,)
             yield row
 
 

@@ -6,6 +6,7 @@ seen, which is also what keeps this cheap. Inside an optimizer step, each functi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeAlias
@@ -147,6 +148,7 @@ class FunctionMode(TorchFunctionMode):
         self._step = -1
         self._in_step: set[str] = set()
         self._of_optimizers: dict[str, bool] = {}
+        self._thread = threading.get_ident()
 
     def __torch_function__(
         self,
@@ -168,7 +170,11 @@ class FunctionMode(TorchFunctionMode):
         if self._awaited is not None and name is not None and name not in self._whole:
             self._hears_in_step(name)
             return func(*args, **kwargs)
-        if recorder.muted or torch.compiler.is_compiling():
+        if (
+            recorder.muted
+            or torch.compiler.is_compiling()
+            or torch._C._get_tracing_state() is not None
+        ):
             return func(*args, **kwargs)
         if name is None:
             name = self._names[func] = self._name(func)
@@ -267,7 +273,9 @@ class FunctionMode(TorchFunctionMode):
         first step is heard to the end, to know what it calls; so are later ones that leave out
         some of this, such as what made its state.
         """
-        if not self._may_stop(parameters):
+        # Classes of other packages step as those of PyTorch do.
+        self._of_optimizers[self._recorder.open_calls()[-1].name] = True
+        if not (self._hears_here() and self._may_stop(parameters)):
             return
         heard = self._listened.get(name)
         if heard is None:
@@ -316,11 +324,17 @@ class FunctionMode(TorchFunctionMode):
             return torch._C.DisableTorchFunction()
         return nullcontext()
 
+    def _hears_here(self) -> bool:
+        """Function modes are those of a thread, and so is what is unheard in it."""
+        return threading.get_ident() == self._thread
+
     def _may_stop(self, parameters: Sequence[torch.Tensor]) -> bool:
         return self._needs is not None and all(type(each) in _PLAIN for each in parameters)
 
     def optimizer_ends(self) -> None:
         """Hear everything again."""
+        if not self._hears_here():
+            return
         awaited, self._awaited = self._awaited, None
         if self._deaf is not None:
             self._deaf.__exit__(None, None, None)

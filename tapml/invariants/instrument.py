@@ -12,7 +12,9 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from types import FrameType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed
@@ -112,8 +114,11 @@ class Instruments:
         self._after_step = after_step
         self._modules = ModuleCalls(recorder, self.variables, self._inputs, needs)
         self._optimizers = TakingTurns()
-        self._open_steps: dict[int, tuple[int, dict[str, str]]] = {}
-        self._inner: dict[int, int] = {}
+        # Of one that raised in its step, as long as it lives: its calls and what there was before.
+        self._open_steps: WeakKeyDictionary[
+            torch.optim.Optimizer, tuple[int, int, dict[str, str]]
+        ] = WeakKeyDictionary()
+        self._within: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._stepped: set[int] = set()
         self._gathering: set[type[torch.optim.Optimizer]] = set()
 
@@ -132,9 +137,7 @@ class Instruments:
                 register_optimizer_step_post_hook(self._after_optimizer_step),
             ):
                 stack.callback(handle.remove)
-            call = torch.nn.Module.__call__
-            stack.callback(setattr, torch.nn.Module, "__call__", call)
-            torch.nn.Module.__call__ = self._modules.seeing(call)  # type: ignore[method-assign]
+            stack.enter_context(self._modules.installed())
             self._wrap(torch.optim.Optimizer, "__init__", self._made_optimizer)
             self._wrap(torch.optim.Optimizer, "zero_grad", self._zero_grad)
             self._wrap(torch.nn.Module, "zero_grad", self._zero_grad)
@@ -304,6 +307,12 @@ class Instruments:
             # A forked child is recorded from its second step on.
             recorder.wakes()
             return
+        if optimizer in self._open_steps:
+            # A class may call the step of its base, which has the hooks too once one was made.
+            if _steps_already(optimizer):
+                self._within[optimizer] = self._within.get(optimizer, 0) + 1
+                return
+            self._within.pop(optimizer, None)
         kind = type(optimizer)
         with recorder.aside():
             recorder.begin_training()
@@ -324,9 +333,9 @@ class Instruments:
                 moved = self.variables.moved(before)
                 if moved is not None:
                     fields["moved"] = moved
-            self._open_steps[id(optimizer)] = (recorder.enter(STEP, fields), before)
-            name = f"{kind.__module__}.{kind.__qualname__}.step"
-            self._inner[id(optimizer)] = recorder.enter(name, {})
+            number = recorder.enter(STEP, fields)
+            inner = recorder.enter(f"{kind.__module__}.{kind.__qualname__}.step", {})
+            self._open_steps[optimizer] = number, inner, before
         if self._mode is not None:
             self._gather_unheard(kind)
             self._mode.optimizer_begins(kind.__qualname__, parameters_of(optimizer))
@@ -348,13 +357,16 @@ class Instruments:
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
     ) -> None:
         recorder = self.recorder
+        if self._within.get(optimizer):
+            self._within[optimizer] -= 1
+            return
         if self._mode is not None:
             self._mode.optimizer_ends()
-        if recorder.muted or id(optimizer) not in self._open_steps:
+        if recorder.muted or optimizer not in self._open_steps:
             return
-        number, before = self._open_steps.pop(id(optimizer))
+        number, inner, before = self._open_steps.pop(optimizer)
         with recorder.aside():
-            recorder.leave(self._inner.pop(id(optimizer)), {})
+            recorder.leave(inner, {})
             self.variables.note_step(recorder, before)
             recorder.leave(number, {})
             held = (each for group in optimizer.param_groups for each in group["params"])
@@ -505,6 +517,16 @@ class Instruments:
                 raise
             recorder.leave(number, {}, digest_of_all(given) if short == "recv" else "")
         return result
+
+
+def _steps_already(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the step whose hook runs is a part of another one of the same optimizer."""
+    frame: FrameType | None = sys._getframe(2)
+    code = frame.f_code if frame is not None else None
+    while frame is not None and (frame := frame.f_back) is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is optimizer:
+            return True
+    return False
 
 
 _OWN: Final = (int, float, str)

@@ -6,8 +6,11 @@ Global hooks would see them too, but make each call of a module take PyTorch's l
 from __future__ import annotations
 
 import functools
+import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import (
     Shared,
     digest_of_all,
+    is_finite_number,
     summarise_call,
     summarise_module,
     summarise_result,
@@ -61,18 +65,34 @@ class ModuleCalls:
         self._inputs = inputs
         self._needs = needs
         self._shared = None if needs is None else Shared()
-        self._open = 0
+        self._local = threading.local()
 
-    def seeing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A replacement of ``torch.nn.Module.__call__``."""
-        recorder, needs = self._recorder, self._needs
-        is_compiling = torch.compiler.is_compiling
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """See the calls inside the block."""
+        original = torch.nn.Module._call_impl
+        seeing = self._seeing(original)
+        # All ways of calling a module lead here, also of a class with a ``__call__`` of its own.
+        torch.nn.Module._call_impl = seeing  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.nn.Module._call_impl = original  # type: ignore[method-assign]
+            _give_back(seeing, original)
+
+    def _seeing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A replacement of ``torch.nn.Module._call_impl``."""
+        recorder, needs, local = self._recorder, self._needs, self._local
+        is_compiling, is_tracing = torch.compiler.is_compiling, torch._C._get_tracing_state
 
         @functools.wraps(original)
         def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if recorder.muted or is_compiling():
+            # What is looked at here would become a part of a trace.
+            if recorder.muted or is_compiling() or is_tracing() is not None:
                 return original(module, *args, **kwargs)
-            outer = self._open > 0
+            # Threads call models side by side.
+            depth = getattr(local, "depth", 0)
+            outer = depth > 0
             name = module_name(module)
             blind = outer and needs is not None and name not in needs.whole
             whole = None
@@ -89,7 +109,7 @@ class ModuleCalls:
                 with torch._C.DisableTorchFunction():
                     whole = None if outer else self._begin(module, args)
                     number = self._enter(name, module, args)
-            self._open += 1
+            local.depth = depth + 1
             try:
                 result = original(module, *args, **kwargs)
             except BaseException as error:
@@ -99,7 +119,7 @@ class ModuleCalls:
                         recorder.leave(each, raised)
                 raise
             finally:
-                self._open -= 1
+                local.depth = depth
             if blind:
                 recorder.leave(number, {})
             else:
@@ -152,10 +172,24 @@ class ModuleCalls:
         if kwargs:
             given = summarise_call((), kwargs) if shared is None else shared.call((), kwargs)
             fields = given | fields
-        if isinstance(result, torch.Tensor) and result.numel() == 1:
-            fields = {**fields, "result.finite": bool(torch.isfinite(result.detach()))}
+        if (finite := is_finite_number(result)) is not None:
+            fields = {**fields, "result.finite": finite}
         recorder.leave(number, fields)
         if whole is not None:
             self._inputs.gave(module, result)
             both = kwargs and self._needs is None
             recorder.leave(whole, fields, digest_of_all((args, kwargs)) if both else "")
+
+
+def _give_back(replacement: object, original: object) -> None:
+    """Give the original to parts of PyTorch that were imported meanwhile and kept the replacement.
+
+    An optimizer is what first imports the compiler, which asks later whether the calls are
+    PyTorch's own.
+    """
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("torch."):
+            continue
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if value is replacement:
+                setattr(module, attribute, original)

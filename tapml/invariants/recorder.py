@@ -115,6 +115,8 @@ class Recorder:
     enabled
         Whether rows are taken. A forked child turns it off: most are workers of a data loader,
         whose parent records what they deliver.
+    over
+        Whether the recording has ended; a script may keep a function that was wrapped for it.
     again
         Makes the sink of a child that trains after a parent that did not forked it, as ranks are
         started; without one it is not recorded.
@@ -128,6 +130,7 @@ class Recorder:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.enabled = True
+        self.over = False
         self.again: Callable[[], Sink] | None = None
         self._forked = False
         self.last_source = ""
@@ -163,8 +166,8 @@ class Recorder:
 
     @property
     def muted(self) -> bool:
-        """Whether this thread is inside the recording itself, or inside a muted call."""
-        return not self.enabled or getattr(self._local, "muted", False)
+        """Whether this thread is inside the recording or a muted call, or the recording is over."""
+        return not self.enabled or self.over or getattr(self._local, "muted", False)
 
     def mute(self) -> AbstractContextManager[None]:
         """Record nothing of this thread inside the block."""
@@ -405,6 +408,7 @@ def current(recorder: Recorder) -> Iterator[Recorder]:
         yield recorder
     finally:
         _recorders.remove(recorder)
+        recorder.over = True
 
 
 def set_meta(**values: str | float | bool | None) -> None:

@@ -21,6 +21,8 @@ class Structure:
         for part in parts:
             tables += part._parameters, part._buffers, part._modules
         self._tables, self._sizes = tables, list(map(len, tables))
+        # Those of a scripted module are made anew when they are asked for.
+        self._plain = all(isinstance(table, dict) for table in tables)
         entries = [(table, name, value) for table in tables for name, value in table.items()]
         self._holders = [table for table, _, _ in entries]
         self._names = [name for _, name, _ in entries]
@@ -30,7 +32,8 @@ class Structure:
     def holds(self, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> bool:
         """Whether all is as it was."""
         return (
-            self._tops == _identities(models, optimizers)
+            self._plain
+            and self._tops == _identities(models, optimizers)
             and self._held == _held(optimizers)
             and self._sizes == list(map(len, self._tables))
             and all(map(is_, map(dict.get, self._holders, self._names), self._entries))

@@ -60,6 +60,15 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return plain.view(-1).view(widest)
 
 
+def is_finite_number(value: Any) -> bool | None:
+    """Whether a tensor of one number is finite; None for anything else, or without a value."""
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        return None
+    if value.is_meta or _inside(value):
+        return None
+    return bool(torch.isfinite(value.detach()))
+
+
 def _inside(tensor: torch.Tensor) -> bool:
     """Whether it stands for many tensors, or a tangent, of a transform such as ``vmap``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)

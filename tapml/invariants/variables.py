@@ -85,8 +85,7 @@ class Variables:
         self._gradients: dict[int, tuple[str, int, int]] = {}
         self._after: dict[str, str] = {}
         self._unnamed: dict[int, str] = {}
-        self._named: dict[str, weakref.ref[torch.Tensor]] = {}
-        self._named_from: list[Variable] = []
+        self._stepped: list[Variable] = []
         self._marks: Marks | None = None
         self.versions_tell: Callable[[set[int]], bool] | None = None
         self._left: dict[int, str] = {}
@@ -286,6 +285,8 @@ class Variables:
             self._unnamed = {
                 id(each.tensor): found[each.name] for each in self.parameters() if not each.in_model
             }
+            # Its views may be of other places than those that the marks know.
+            self._marks = None
             return found
         return self._after
 
@@ -330,7 +331,9 @@ class Variables:
         after = self._after
         for each in self.parameters():
             differs = each.in_optimizer and after.get(each.name, now[each.name]) != now[each.name]
-            if differs and self._named[each.name]() is each.tensor:
+            if differs and any(
+                one.name == each.name and one.tensor is each.tensor for one in self._stepped
+            ):
                 return each.name
         return ""
 
@@ -342,6 +345,7 @@ class Variables:
         if view is None or address != place or view.nbytes != tensor.nbytes:
             view = bits_of(tensor)
             if view is None or not place:
+                self._views.pop(id(tensor), None)
                 return digest(tensor)
             self._views[id(tensor)] = place, view
         return _sum_of(view)
@@ -396,9 +400,7 @@ class Variables:
         # Views of parameters that lie where they lay need no second look.
         digest_of = self._sum_of_view if lie else self._digest
         after = self._after = dict(zip(self._names, map(digest_of, self._tensors), strict=True))
-        if self._named_from is not self._parameters:
-            self._named_from = self._parameters
-            self._named = {each.name: weakref.ref(each.tensor) for each in self._parameters}
+        self._stepped = self._parameters
         if self._unnamed:
             known = {id(each.tensor): each.name for each in self.parameters()}
             moved = {known[key]: was for key, was in self._unnamed.items() if key in known}

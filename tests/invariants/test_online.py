@@ -89,6 +89,22 @@ def test_what_was_read_leaves_the_disk(clean: Trace, tmp_path: Path) -> None:
     assert (trace.steps, trace.ranks, trace.notes) == (11, (0,), ())
 
 
+def test_a_file_that_was_cut_is_named_once(clean: Trace, tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path)
+    rows = [row._replace(context={**row.context, "world": 2}) for row in clean.processes[0]]
+    writer.write(rows, wait=True)
+    writer.close()
+    (path,) = tmp_path.iterdir()
+    # The other rank was killed while it wrote its first rows.
+    (tmp_path / "process-0.arrow").write_bytes(path.read_bytes()[:4096])
+    answers = iter([False])
+    following = Following(tmp_path)
+    assert list(following.windows(lambda: next(answers, True)))
+    cut, lacking = following.trace().notes
+    assert cut == "process-0.arrow was cut; what came before the cut is used"
+    assert lacking == "the job had 2 ranks; the trace lacks 1"
+
+
 def test_a_job_that_never_trains_has_no_steps(tmp_path: Path) -> None:
     assert list(Following(tmp_path).windows(lambda: True)) == []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from torch import nn
 from tapml.invariants import InvariantViolated, InvariantWarning, set_meta, watch
 from tapml.invariants.inference import infer, run_of
 from tapml.invariants.invariant import InvariantSet, write_set
+from tapml.invariants.record import STEP
 from tapml.invariants.recording import recorded
 from tapml.invariants.trace import read_trace
 from tapml_targets.errors import InputError
@@ -91,6 +94,82 @@ def test_pytorch_is_left_as_it_was(learned: InvariantSet) -> None:
     assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad, torch.save) == before
 
 
+class Derived(torch.optim.SGD):
+    """An optimizer that does more than its base in a step."""
+
+    def step(self, closure: Any = None) -> Any:
+        """A step of the base, and weights that shrink."""
+        super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for each in group["params"]:
+                    each.mul_(0.99)
+
+
+def test_an_optimizer_that_calls_the_step_of_its_base_makes_one_step() -> None:
+    def train() -> list[float]:
+        torch.manual_seed(1)
+        model = nn.Linear(4, 1)
+        # From here on PyTorch calls the hooks in the step of the base as well.
+        torch.optim.SGD(model.parameters(), lr=1e-2)
+        optimizer = Derived(model.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            assert torch._C._is_torch_function_all_disabled() is False
+        return losses
+
+    with recorded() as recording:
+        plain = train()
+    made = recording.run()
+    assert [len(each.calls(STEP)) for each in made.windows if each.step >= 0] == [1, 1, 1, 1]
+    with watch(invariants=infer([made]), on_violation="report") as watched:
+        assert train() == plain
+    assert watched.report().violated == 0
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+def test_a_scripted_model_is_watched() -> None:
+    def train() -> None:
+        model = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+
+    with recorded() as recording:
+        train()
+    with watch(invariants=infer([recording.run()]), on_violation="report") as watched:
+        train()
+    assert watched.report().violated == 0
+
+
+def test_a_model_that_another_thread_calls_in_an_optimizer_step_changes_nothing(
+    learned: InvariantSet,
+) -> None:
+    class Evaluates(torch.optim.Adam):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            thread = threading.Thread(target=model, args=(torch.ones(1, 4),))
+            thread.start()
+            thread.join()
+
+    model = nn.Linear(4, 1)
+    optimizer = Evaluates(model.parameters(), lr=1e-2)
+    with watch(invariants=learned, on_violation="report"):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            # Function modes and tensors of other classes are asked as before.
+            assert torch._C._is_torch_function_all_disabled() is False
+
+
 def test_a_block_is_recorded_to_learn_from(learned: InvariantSet, tmp_path: Path) -> None:
     with watch(trace=tmp_path / "good"):
         train(1)
@@ -152,3 +231,33 @@ def test_an_optimizer_that_raises_leaves_the_watch_and_the_functions_as_they_are
     report = watched.report()
     assert report.held == len(learned.invariants)
     assert report.violated == 0
+
+
+def test_an_optimizer_that_raised_and_is_gone_hides_nothing() -> None:
+    def train(*, hurt: bool = False, fails: bool = False) -> None:
+        torch.manual_seed(1)
+        model = nn.Linear(4, 1)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=1e-2)
+        if fails:
+            first: Any = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+            first.state[model.weight] = {"momentum_buffer": torch.zeros(3, 3)}
+            model(torch.randn(8, 4)).square().mean().backward()
+            with pytest.raises(RuntimeError, match="size"):
+                first.step()
+            del first
+            gc.collect()
+        for step in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            if hurt and step == 2:
+                model.weight.data.mul_(0.5)
+            optimizer.step()
+
+    with recorded() as recording:
+        train()
+    rules = infer([recording.run()])
+    for fails in (False, True):
+        with watch(invariants=rules, on_violation="report") as watched:
+            train(hurt=True, fails=fails)
+        found = {each.invariant.relation for each in watched.checker.findings.values()}
+        assert "BetweenSteps" in found
