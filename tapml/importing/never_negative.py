@@ -15,7 +15,7 @@ from torch import fx
 _PLACES: Final = frozenset({"argmax", "argmin", "argsort"})
 # The second thing that these give is places.
 _WITH_PLACES: Final = frozenset({"topk", "sort", "max", "min", "kthvalue"})
-VIEWS: Final = frozenset(
+_VIEWS: Final = frozenset(
     {
         *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "expand", "squeeze"),
         *("unsqueeze", "transpose", "permute", "t", "clone", "alias", "contiguous", "detach"),
@@ -35,7 +35,7 @@ def is_never_negative(node: object, steps: int = _MOST_STEPS) -> bool:
     name = _name(node)
     if name in _PLACES:
         return True
-    if name in VIEWS:
+    if name in _VIEWS:
         return is_never_negative(node.args[0], steps - 1)
     if name == "arange":
         return _counts_up(node.args)

@@ -13,7 +13,6 @@ import torch
 from torch import fx
 
 from tapml.importing.calls_beside import Call, calls_beside
-from tapml.importing.never_negative import VIEWS
 
 _aten: Final = torch.ops.aten
 _PRODUCTS: Final = (_aten.mul.Tensor, _aten.mul.Scalar)
@@ -22,8 +21,6 @@ _QUOTIENTS: Final = (_aten.div.Tensor,)
 _FILLED: Final = {
     _aten.full.default: 1, _aten.full_like.default: 1, _aten.scalar_tensor.default: 0,
 }  # fmt: skip
-# They give zeros of zeros.
-_PASSED_ON: Final = VIEWS | {"_to_copy", "neg"}
 
 
 def keep_odd_products(module: fx.GraphModule) -> None:
@@ -68,9 +65,6 @@ def _is_float(value: Any) -> bool:
 def _is_zero(value: Any) -> bool:
     if isinstance(value, fx.Node):
         place = _FILLED.get(value.target)  # type: ignore[call-overload]
-        packet = getattr(value.target, "overloadpacket", None)
-        if getattr(packet, "__name__", "") in _PASSED_ON:
-            place = 0
         return place is not None and _is_zero(value.args[place])
     return isinstance(value, int | float) and value == 0
 
