@@ -34,7 +34,7 @@ from tapml.durable.files import write_json
 from tapml.isolate.environment import Environment
 from tapml.isolate.pool import Pool
 from tapml.isolate.worker import Worker
-from tapml_targets.errors import TapmlError
+from tapml_targets.errors import InputError, TapmlError
 
 _OPEN: Final = "scripts.walk_operations_job:Walker"
 _WALK: Final = "scripts.walk_operations_job:walk"
@@ -43,6 +43,9 @@ _ENVIRONMENT: Final = Environment(
     variables={"OMP_NUM_THREADS": "1"}, preload=("scripts.walk_operations_job",)
 )
 _DTYPES: Final = ("float32", "int64", "bool")
+_KNOWN_DTYPES: Final = (
+    *_DTYPES, "float16", "bfloat16", "float64", "complex64", "uint8", "int8", "int16", "int32",
+)  # fmt: skip
 WORDS: Final = ("pass", "refused", "wrong", "broken")
 """What may come of a sample, mildest first."""
 Found = dict[str, dict[str, Any]]
@@ -63,7 +66,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", default=["*"], metavar="PATTERN", help="of these names"
     )
-    parser.add_argument("--dtypes", nargs="+", default=_DTYPES, metavar="DTYPE", help=str(_DTYPES))
+    parser.add_argument(
+        "--dtypes", nargs="+", default=_DTYPES, choices=_KNOWN_DTYPES, metavar="DTYPE",
+        help=f"({' '.join(_DTYPES)})",
+    )  # fmt: skip
     parser.add_argument("--samples", type=int, default=3, metavar="N", help="of each dtype (3)")
     parser.add_argument(
         "--again", nargs="+", default=[], choices=WORDS, help="those of which this came once more"
@@ -97,6 +103,8 @@ def _make(options: argparse.Namespace, kept: Found) -> None:
             for name in pool.submit(_NAMES).result()
             if any(fnmatchcase(name, pattern) for pattern in options.only)
         ]
+        if not wanted:
+            raise InputError(f"no function of PyTorch's list is called {' '.join(options.only)}")
         left = iter(
             [
                 each

@@ -44,10 +44,6 @@ _SECONDS: Final = 20.0
 _ABSOLUTE: Final = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 2e-5}
 _RELATIVE: Final = {"float16": 8e-3, "bfloat16": 6e-2, "float32": 2e-4, "float64": 2e-4}
 _ODD: Final = (math.nan, math.inf, -math.inf, 0.0, -0.0)
-_DTYPES: Final = {str(each).partition(".")[2]: each for each in (
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool,
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-)}  # fmt: skip
 
 
 def name_of(entry: Any) -> str:
@@ -88,7 +84,7 @@ def walk(walker: Walker, asked: dict[str, Any]) -> list[dict[str, Any]]:
     or ``refused``, ``wrong`` or ``broken`` with a colon and why.
     """
     entry = next(each for each in op_db if name_of(each) == asked["name"])
-    kind = _DTYPES[asked["dtype"]]
+    kind = getattr(torch, asked["dtype"])
     if not entry.supports_dtype(kind, "cpu"):
         return []
     torch.manual_seed(17)
@@ -189,6 +185,8 @@ def _tried(walker: Walker, entry: Any, sample: _Sample) -> dict[str, Any]:
         try:
             with decided_results():
                 given = module(*(each.clone() for each in sample.tensors))
+        except TapmlError as error:  # one of the functions whose results are decided
+            return {"sample": str(sample), "found": {REFERENCE: f"refused: {_line(error)}"}}
         except Exception:  # PyTorch itself refuses it, as it does some with NaN
             return {}
         wanted = [each for each in _pytree.tree_leaves(given) if isinstance(each, torch.Tensor)]

@@ -70,28 +70,26 @@ def _loss(rows: Tensor, labels: Tensor, ends: Tensor, lengths: Tensor, blank: in
     steps, batch, _ = rows.shape
     count = 2 * labels.shape[1] + 1
     places = torch.arange(count)
-    blanks = (
-        torch.full_like(labels[:, :1], blank)
-        if labels.shape[1]
-        else labels.new_full((batch, 1), blank)
-    )
-    between = torch.stack([blanks.expand(batch, labels.shape[1]), labels], -1).reshape(batch, -1)
+    # What stands behind a row's labels is padding, of any number.
+    counted = torch.arange(labels.shape[1]) < lengths.unsqueeze(1)
+    labels = torch.where(counted, labels, torch.full_like(labels, blank))
+    blanks = labels.new_full((batch, 1), blank)
+    between = torch.stack([blanks.expand(labels.shape), labels], -1).reshape(batch, count - 1)
     label = torch.cat([between, blanks], 1)
-    before = torch.cat([torch.full_like(label[:, :1], -1)] * 2 + [label], 1)[:, :count]
+    before = torch.cat([torch.full_like(blanks, -1)] * 2 + [label], 1)[:, :count]
     jumps = (places % 2 == 1) & (before != label) & (places > 1)
-    nothing = torch.full((), -math.inf, dtype=rows.dtype)
+    nothing, zero = (torch.full((), each, dtype=rows.dtype) for each in (-math.inf, 0.0))
     given = rows.gather(2, label.to(torch.int64).unsqueeze(0).expand(steps, batch, count))
-    known = (places < 2) & (places < 2 * lengths.unsqueeze(1) + 1)
-    states = [torch.where(known, given[0], nothing)]
     edge = nothing.expand(batch, 2)
-    for step in range(1, steps):
+    # Before the first step, all is in the first blank.
+    states = [torch.where(places == 0, zero, nothing).expand(batch, count)]
+    for step in range(steps):
         state = states[-1]
         one = torch.cat([edge[:, :1], state], 1)[:, :count]
         two = torch.where(jumps, torch.cat([edge, state], 1)[:, :count], nothing)
         states.append(_log_of_sum(torch.stack([state, one, two], -1)) + given[step])
-    last = (torch.arange(steps) == ends.unsqueeze(1) - 1).unsqueeze(2)
-    zero = torch.zeros((), dtype=rows.dtype)
-    final = torch.where(last, torch.stack(states, 1), zero).sum(1)
+    last = (torch.arange(steps + 1) == ends.unsqueeze(1)).unsqueeze(2)
+    final = torch.where(last, torch.stack(states, 1), nothing).amax(1)
     end = 2 * lengths.unsqueeze(1)
     ending = (places == end) | (places == end - 1)
     return -_log_of_sum(torch.where(ending, final, nothing))

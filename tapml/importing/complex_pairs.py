@@ -128,9 +128,9 @@ def _product(call: Call, one: fx.Node, other: fx.Node) -> fx.Node:
 
 
 def _pair(call: Call, real: fx.Node, imaginary: fx.Node) -> fx.Node:
-    parts = [call(_ATEN.unsqueeze.default, each, -1) for each in _broadcast(call, real, imaginary)]
-    pair = call(_ATEN.cat.default, parts, -1)
-    pair.meta[_PARTS_OF] = real, imaginary
+    parts = _broadcast(call, real, imaginary)
+    pair = call(_ATEN.cat.default, [call(_ATEN.unsqueeze.default, each, -1) for each in parts], -1)
+    pair.meta[_PARTS_OF] = parts
     return pair
 
 
@@ -138,8 +138,10 @@ def _broadcast(call: Call, *given: fx.Node) -> list[fx.Node]:
     shapes = [each.meta["val"].shape for each in given]
     if all(each == shapes[0] for each in shapes):
         return list(given)
-    whole = list(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
-    return [call(_ATEN.expand.default, each, whole) for each in given]
+    # A graph has no node for an extent that only a run knows: the other's shape is asked for it.
+    own = [call(_ATEN.zeros_like.default, each, dtype=torch.bool) for each in given]
+    other = call(_ATEN.logical_or.default, *own)
+    return [call(_ATEN.where.self, other, each, each) for each in given]
 
 
 def _parts(call: Call, pair: fx.Node) -> list[fx.Node]:

@@ -135,10 +135,11 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
             )
     with _exporting(description.name):
         branches: tuple[str, ...] = ()
+        replaced: set[Any] = set()
         if description.program is not None:
             program = description.program
         else:
-            program, branches = _export(description)
+            program, branches, replaced = _export(description)
         program, written = decompose(program)
         resampled = resample_by_constants(program)
     _settle_extents(program.graph_module)
@@ -169,7 +170,7 @@ def export_entry(description: EntryDescription) -> ExportedEntry:
         parameters,
         names,
         symbols,
-        bool(written) or resampled,
+        bool(written) or bool(replaced) or resampled,
         branches,
     )
 
@@ -182,20 +183,17 @@ def export_program(description: EntryDescription) -> torch.export.ExportedProgra
 
 def _export(
     description: EntryDescription,
-) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...], set[Any]]:
+    """The program, lines of branches that were taken, and functions that had another's place."""
+    without_values = _masks_are_taken(), _values_decide_nothing(), no_warning_asks()
     # A graph that is refused is printed there, line by line.
-    without_values = (
-        _masks_are_taken(),
-        _values_decide_nothing(),
-        decided_results(exported=True),
-        no_warning_asks(),
-    )
     with ExitStack() as stack, redirect_stderr(io.StringIO()):
         for each in without_values:
             stack.enter_context(each)
+        replaced = stack.enter_context(decided_results(exported=True))
         program, branches = _export_of_rows(description)
     both_branches(program.graph_module)
-    return program, branches
+    return program, branches, replaced
 
 
 def _export_of_rows(

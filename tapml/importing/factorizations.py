@@ -276,7 +276,7 @@ def _times_reflections(
     """The product of reflections with a matrix on their right, or on their left."""
     if not left:
         return _times_reflections(packed, scales, right.mT, transpose=not transpose).mT
-    count = columns_of("ormqr", packed, scales.shape[-1])
+    count = columns_of("a product of reflections", packed, scales.shape[-1])
     numbers = torch.arange(packed.shape[-2])
     one, zero = (torch.full((), each, dtype=packed.dtype) for each in (1.0, 0.0))
     for step in range(count) if transpose else reversed(range(count)):

@@ -59,22 +59,30 @@ class _Decided(TorchFunctionMode):
     def __init__(self, functions: Mapping[Any, Callable[..., Any]]) -> None:
         super().__init__()
         self._functions = functions
+        self.written: set[Any] = set()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func in self._functions and func not in _DECIDED:
+            self.written.add(func)
         return self._functions.get(func, func)(*args, **(kwargs or {}))
 
 
 @contextmanager
-def decided_results(*, exported: bool = False) -> Iterator[None]:
-    """These functions in place of PyTorch's, and of an export those that it has no form for."""
-    with _Decided(_EXPORTED if exported else _DECIDED):
-        yield
+def decided_results(*, exported: bool = False) -> Iterator[set[Any]]:
+    """These functions in place of PyTorch's, and of an export those that it has no form for.
+
+    Yields the latter's, as they are called.
+    """
+    with _Decided(_EXPORTED if exported else _DECIDED) as decided:
+        yield decided.written
 
 
 def _signs(vectors: Tensor) -> Tensor:
     """Of the columns, ``[..., 1, columns]``."""
+    if vectors.is_complex():
+        raise UnsupportedOperatorError("eigh and svd are imported of real matrices alone")
     places = torch.arange(1, vectors.shape[-2] + 1, dtype=vectors.dtype).unsqueeze(-1)
     total = (vectors / places**_POWER).sum(-2, keepdim=True)
     return torch.where(total < 0, -1.0, 1.0).to(vectors.dtype)
@@ -109,7 +117,7 @@ def _completed(vectors: Tensor) -> Tensor:
 def _singular_of_old(
     input: Tensor, some: bool = True, compute_uv: bool = True, **_: Any
 ) -> _SingularOfOld:
-    left, sizes, right = _singular(input, full_matrices=not some)
+    left, sizes, right = _singular(input, full_matrices=not (some and compute_uv))
     if not compute_uv:
         left, right = torch.zeros_like(left), torch.zeros_like(right)
     return _SingularOfOld(left, sizes, right.mH)

@@ -23,7 +23,7 @@ def integer_powers() -> dict[Any, Callable[..., Any]]:
     return {
         _aten.pow.Tensor_Tensor: _power,
         _aten.pow.Scalar: lambda base, exponent: (
-            _power(torch.full((), base, dtype=exponent.dtype), exponent)
+            _power(torch.full((), base, dtype=torch.result_type(base, exponent)), exponent)
             if isinstance(base, int) and not isinstance(base, bool)
             else NotImplemented
         ),

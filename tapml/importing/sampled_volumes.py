@@ -39,7 +39,7 @@ def _sampled(volume: Tensor, grid: Tensor, mode: int, padding: int, aligned: boo
             share = axis - first if far else first + 1 - axis
             weight = share if weight is None else weight * share
             places.append(first + far)
-        part = _gathered(volume, places) * weight.unsqueeze(1)
+        part = _gathered(volume, places, weight)
         found = part if found is None else found + part
     return found  # type: ignore[no-any-return]
 
@@ -50,7 +50,11 @@ def _place(given: Tensor, extent: int, padding: int, aligned: bool) -> Tensor:
     if padding == _REFLECTION:
         least, span = (0.0, extent - 1.0) if aligned else (-0.5, float(extent))
         place = _reflected(place, least, span)
-    return place.clamp(0, extent - 1) if padding in (_BORDER, _REFLECTION) else place
+    if padding not in (_BORDER, _REFLECTION):
+        return place
+    # PyTorch takes the last one for what is no number.
+    last = torch.full_like(place, extent - 1)
+    return torch.where(torch.isnan(place), last, place.clamp(0, extent - 1))
 
 
 def _reflected(place: Tensor, least: float, span: float) -> Tensor:
@@ -64,8 +68,8 @@ def _reflected(place: Tensor, least: float, span: float) -> Tensor:
     return torch.where(turned, span - rest, rest) + least
 
 
-def _gathered(volume: Tensor, places: list[Tensor]) -> Tensor:
-    """The elements at places, zero beside the volume."""
+def _gathered(volume: Tensor, places: list[Tensor], weight: Tensor | None = None) -> Tensor:
+    """The elements at places times their weights, zero beside the volume for every weight."""
     inside: Any = None
     flat: Any = None
     for place, extent in reversed([*zip(places, volume.shape[:1:-1], strict=True)]):
@@ -78,4 +82,5 @@ def _gathered(volume: Tensor, places: list[Tensor]) -> Tensor:
     shape = flat.shape[1:]
     wanted = flat.reshape(count, 1, -1).expand(count, channels, -1)
     rows = volume.reshape(count, channels, -1).gather(2, wanted).reshape(count, channels, *shape)
+    rows = rows if weight is None else rows * weight.unsqueeze(1)
     return torch.where(inside.unsqueeze(1), rows, torch.zeros((), dtype=volume.dtype))

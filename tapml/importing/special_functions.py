@@ -224,7 +224,10 @@ def _hurwitz(power: Tensor, operand: Tensor) -> Tensor:
             (power + (2 * k - 1)) * (power + 2 * k) * square
         )
     last = torch.pow(behind, -power)
-    found = total + last * (behind / (power - 1) + 0.5 + power * reciprocal * rest)
+    tail = last * (behind / (power - 1) + 0.5 + power * reciprocal * rest)
+    # Of a high power nothing is left behind, and what it is multiplied with overflows.
+    ended = (last == 0) & ((total > 0) | torch.isfinite(power * behind))
+    found = total + torch.where(ended, last, tail)
     nothing = torch.full_like(found, math.nan)
     whole = operand == torch.floor(operand)
     found = torch.where((operand <= 0) & whole, torch.full_like(found, math.inf), found)

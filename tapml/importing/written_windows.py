@@ -134,10 +134,11 @@ def _counted_between(
     """``histogram`` of ranges of one width, from the least value to the largest without a range."""
     low: Any
     high: Any
-    if range is None:
+    if range is None and values.numel() != 0:
         low, high = values.amin(), values.amax()
     else:
-        low, high = (torch.full((), float(each), dtype=values.dtype) for each in range)
+        ends = (0.0, 1.0) if range is None else range
+        low, high = (torch.full((), float(each), dtype=values.dtype) for each in ends)
     same = low == high
     low, high = torch.where(same, low - 0.5, low), torch.where(same, high + 0.5, high)
     numbers = torch.arange(bins + 1, dtype=values.dtype)

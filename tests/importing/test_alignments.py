@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tapml.importing.alignments import ctc_loss
+from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.importer import import_module
 from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import root_module
@@ -43,6 +44,15 @@ def test_targets_one_after_the_other_and_of_one_row_are_pytorchs() -> None:
     torch.testing.assert_close(ctc_loss(*single), _own(*single))
 
 
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_padding_is_any_number_and_a_row_may_have_no_step(zeroed: bool) -> None:
+    given, lengths = _log_probabilities(), ((9, 0, 0), (2, 0, 1))
+    labels = torch.tensor([[1, 2, -1], [-100, 7, 3], [1, -1, -1]])
+    wanted = _own(given, labels, *lengths, 0, "none", zeroed)
+    assert bool(wanted.isinf().any()) is not zeroed
+    torch.testing.assert_close(ctc_loss(given, labels, *lengths, 0, 0, zeroed), wanted)
+
+
 def test_many_steps_are_refused() -> None:
     with pytest.raises(UnsupportedOperatorError, match="up to 256, this one has 300"):
         ctc_loss(torch.zeros(300, 1, 2), torch.ones(1, 1, dtype=torch.int64), [300], [1])
@@ -60,6 +70,9 @@ def test_a_plan_has_a_loss() -> None:
     torch.manual_seed(3)
     counts = torch.tensor([9, 8]), torch.tensor([4, 3])
     given = torch.randn(9, 2, 5), torch.randint(1, 5, (2, 4)), *counts
+    entry = EntryDescription("main", Loss(), given, ("rows", "labels", "steps", "counts"))
+    # What is compared with the module itself when it is rooted.
+    assert export_entry(entry).written_out
     imported = import_module(Loss(), given)
     report = root_module(imported, [each.numpy() for each in given])
     assert all(each.ratio <= 1 for each in report.compared)

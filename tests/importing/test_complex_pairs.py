@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tapml.importing.importer import import_module
+from tapml.compiler.reference import compile_reference
+from tapml.execute.executor import Executor
+from tapml.importing.exporting import EntryDescription
+from tapml.importing.importer import import_entries, import_module
 from tapml.rooting.rooting import root_runs
 from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import root_module
@@ -32,6 +35,14 @@ class Joined(nn.Module):
         return torch.view_as_real(torch.cat([rows[..., 0], pairs * 2.0, made]))
 
 
+class Parts(nn.Module):
+    """Of complex numbers whose parts have two shapes."""
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
+        one, other = torch.complex(rows, rows[0, 0]), torch.complex(rows[0], rows)
+        return one.real, one.imag, other.real, other.imag, one.abs()
+
+
 class Conjugated(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         return torch.view_as_real(torch.view_as_complex(rows).sinh())
@@ -52,6 +63,18 @@ def test_real_rows_are_joined_with_complex_ones() -> None:
     imported = import_module(Joined(), (given,))
     report = root_module(imported, [given.numpy()])
     assert all(each.ratio <= 1 for each in report.compared)
+
+
+@pytest.mark.parametrize("any_length", [False, True])
+def test_parts_of_two_shapes_have_that_of_the_pair(any_length: bool) -> None:
+    given, module = torch.randn(4, 3), Parts()
+    extents = {0: torch.export.Dim("rows", min=2, max=99)} if any_length else {}
+    entry = EntryDescription("main", module, (given,), ("rows",), dynamic_shapes=(extents,))
+    made = import_entries("main", [entry])
+    executor = Executor(made.plan, made.weights, compile_reference(made.plan))
+    found = executor.run("main", {"rows": given.numpy()}).values()
+    for ours, own in zip(found, module(given), strict=True):
+        torch.testing.assert_close(torch.from_numpy(np.array(ours)), own)
 
 
 def test_an_operation_without_a_real_form_is_named_with_its_line() -> None:

@@ -148,6 +148,23 @@ def test_signs_are_decided_of_a_function_by_any_name() -> None:
     torch.testing.assert_close(vectors, wanted)
 
 
+def test_vectors_of_complex_matrices_are_refused_by_name() -> None:
+    given = torch.eye(2, dtype=torch.complex64)
+    for function in (_linalg.eigh, _linalg.svd):
+        with decided_results(), pytest.raises(UnsupportedOperatorError, match="of real matrices"):
+            function(given)
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_vectors_that_are_left_out_have_pytorchs_shapes(some: bool) -> None:
+    given = matrices(4, 2)
+    wanted = torch.svd(given, some, compute_uv=False)
+    with decided_results():
+        found = torch.svd(given, some, compute_uv=False)
+    for ours, own in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, own)
+
+
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4), (3, 1), (1, 3)])
 def test_reflections_are_lapacks_and_so_are_their_products(shape: tuple[int, ...]) -> None:
     given = matrices(*shape)

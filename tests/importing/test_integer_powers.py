@@ -28,11 +28,11 @@ def test_an_exponent_of_many_digits_wraps_as_pytorchs_does() -> None:
 
 
 class Powers(torch.nn.Module):
-    """Of a tensor, and of a number."""
+    """Of a tensor, and of a number by integers and by a mask."""
 
     def forward(self, base: torch.Tensor, exponent: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Integers ``[n]``."""
-        return base**exponent, 2 ** exponent.abs()
+        return base**exponent, 2 ** exponent.abs(), 2 ** (exponent > 0)
 
 
 def test_a_plan_has_them() -> None:

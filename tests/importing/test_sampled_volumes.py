@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -20,6 +22,17 @@ def test_each_mode_is_pytorchs(mode: int, padding: int, aligned: bool) -> None:
     torch.manual_seed(3)
     volume = torch.randn(2, 3, 4, 5, 6)
     grid = torch.rand(2, 3, 2, 4, 3) * 7 - 3.5
+    wanted = torch.ops.aten.grid_sampler_3d(volume, grid, mode, padding, aligned)
+    torch.testing.assert_close(_sampled(volume, grid, mode, padding, aligned), wanted)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_place_that_is_no_number_is_pytorchs(mode: int, padding: int, aligned: bool) -> None:
+    volume = torch.randn(1, 2, 3, 4, 5)
+    grid = torch.zeros(1, 1, 1, 3, 3)
+    grid[..., 0] = torch.tensor([math.nan, math.inf, -math.inf])
     wanted = torch.ops.aten.grid_sampler_3d(volume, grid, mode, padding, aligned)
     torch.testing.assert_close(_sampled(volume, grid, mode, padding, aligned), wanted)
 

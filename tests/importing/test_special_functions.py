@@ -88,6 +88,14 @@ def test_zeta_is_pytorchs() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-38, equal_nan=True)
 
 
+def test_a_zeta_of_a_high_power_is_its_first_terms() -> None:
+    powers = torch.tensor([50.0, 1e4, 1e5, 1e10, math.inf])
+    found = special_functions()[_aten.special_zeta.other_scalar](powers, 1.0)
+    torch.testing.assert_close(found, torch.ones(5))
+    found = special_functions()[_aten.special_zeta.other_scalar](powers[:4], 2.0)
+    torch.testing.assert_close(found, powers[:4].neg().exp2())
+
+
 def test_a_high_order_is_refused_by_its_number() -> None:
     with pytest.raises(UnsupportedOperatorError, match="order 9 is not imported: orders go to 6"):
         special_functions()[_aten.polygamma.default](9, EVERYWHERE)

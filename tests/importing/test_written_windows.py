@@ -37,6 +37,7 @@ class Histograms(nn.Module):
             torch.histogram(values, 7, range=(-1.0, 0.5), weight=values.abs()),
             torch.histogram(values, torch.tensor([-1.0, 0, 0.5, 3]), density=True),
             torch.histogram(values.clamp(2, 2), 3),
+            torch.histogram(values[:0], 4),
         )
         return tuple(each for pair in found for each in pair)
 

@@ -22,6 +22,8 @@ class Products(nn.Module):
         return (
             values * 0.0, 0 * values + 1, values * zeros, torch.zeros(2, 1) * values, 0.0 / values,
             zeros / values, values - values, values / values, values.half() * 0, values * 2,
+            torch.zeros(6)[None] * values, torch.zeros(9)[3:].reshape(6, 1) * values[:, None],
+            -torch.zeros(6).double().float() * values, torch.zeros(1).expand(6) / values,
         )  # fmt: skip
 
 
