@@ -126,8 +126,9 @@ class Checks:
         for name, arguments in checks.items():
             # A file, because nobody reads a pipe while the tests run.
             output = tempfile.TemporaryFile()  # noqa: SIM115 - __exit__ closes it
+            # Tests have deadlines, checks have none.
             process = subprocess.Popen(
-                [sys.executable, *arguments],
+                ["nice", "-n", "19", sys.executable, *arguments],
                 cwd=environment.ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
