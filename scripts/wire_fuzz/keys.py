@@ -11,7 +11,7 @@ from tapml_rpc.security.credentials import KEY_VARIABLE, SERVER_KEY_VARIABLE, Cr
 
 @dataclass(frozen=True)
 class Keys:
-    """How a server is told its keys and its client, and a client its own.
+    """The key files of a server and of its client.
 
     Attributes
     ----------

@@ -326,8 +326,8 @@ class Instruments:
             rates = [group.get("lr") for group in optimizer.param_groups]
             if all(type(rate) is float and rate == 0 for rate in rates):
                 fields[RATE] = True
-            # A step that raised may have changed some of them. What is trained by an optimizer that
-            # begins, as of another fold, may have begun anew with it.
+            # A step that raised may have changed some of them. Before an optimizer's first step, as
+            # in another fold, its parameters may have been initialised again.
             asked = self._needs is None or self._needs.between
             if asked and again and not self._open_steps:
                 moved = self.variables.moved(before)
