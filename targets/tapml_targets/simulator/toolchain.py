@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tapml_targets.cache_folder import cache_folder
-from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.errors import CompileError, CompilerFailedError, SetupError
 from tapml_targets.installed import install_hint, package_version
 from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule
@@ -230,6 +230,11 @@ def _zig(arguments: Sequence[str], folder: Path, dialect: str) -> None:
         ) from None
     except OSError as error:
         raise SetupError(f"ziglang does not start: {error}; reinstall ziglang") from None
+    if ended.returncode < 0:
+        raise CompilerFailedError(
+            f"ziglang was killed by signal {-ended.returncode} while it compiled {dialect} "
+            "kernels (out of memory?)"
+        )
     if ended.returncode:
         log = ended.stderr.decode(errors="replace").replace(f"{folder}/", "")
         raise CompileError(f"the {dialect} kernels do not compile:\n{log[:_LOG_CHARACTERS]}")
