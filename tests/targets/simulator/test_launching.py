@@ -97,6 +97,17 @@ def test_a_message_of_the_compiler_names_the_kernels_line() -> None:
         run(SUM["metal"].replace("kernel void f", "kernel void g"), [A], dialect="metal")
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_brace_that_is_missing_is_told_at_the_end_of_the_text(dialect: str) -> None:
+    """Not where the simulator's own lines behind it begin."""
+    text = SUM[dialect].rstrip().removesuffix("}")
+    with pytest.raises(CompileError) as refused:
+        run(text, [A, A], COUNT, dialect=dialect)
+    last = text.count("\n") + 1
+    assert f"kernels:{last}:" in str(refused.value) or f"kernels:{last + 1}:" in str(refused.value)
+    assert "expected '}'" in str(refused.value) and "entries:" not in str(refused.value)
+
+
 def test_arguments_that_a_kernel_does_not_take_are_refused() -> None:
     with pytest.raises(InputError, match="takes memory, memory, a number of 4 bytes; got memory, "
                        "memory, a number of 8 bytes"):  # fmt: skip
