@@ -315,13 +315,15 @@ def _exponential(matrix: Tensor) -> Tensor:
     if not matrix.dtype.is_floating_point:
         raise UnsupportedOperatorError("matrix_exp is imported of real matrices alone")
     size = matrix.abs().sum(-2).amax(-1)[..., None, None]
-    small = matrix
-    for step in range(_SQUARINGS):
-        small = torch.where(size > 2**step, small / 2, small)
+    half, one = (torch.full((), each, dtype=matrix.dtype) for each in (0.5, 1.0))
+    # One product: steps that read the last one twice would be a kernel whose text doubles with each.
+    bounds = 2.0 ** torch.arange(_SQUARINGS, dtype=matrix.dtype)
+    small = matrix * torch.where(size > bounds, half, one).prod(-1, keepdim=True)
     unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype)
     found: Tensor = unit + small / _TERMS
     for term in range(_TERMS - 1, 0, -1):
         found = unit + small @ found / term
-    for step in reversed(range(_SQUARINGS)):
-        found = torch.where(size > 2**step, found @ found, found)
+    left = size / 2 ** (_SQUARINGS - 1)
+    for _ in range(_SQUARINGS):
+        found, left = torch.where(left > 1, found @ found, found), left * 2
     return torch.where(size > 2**_SQUARINGS, torch.full_like(found, math.nan), found)
