@@ -14,6 +14,7 @@ from tapml_targets.errors import (
     DeviceRestartedError,
     ProtocolError,
     RemoteError,
+    SetupError,
     TapmlError,
 )
 
@@ -88,6 +89,11 @@ def failure_from_wire(data: Any) -> TapmlError:
     if remote_traceback:
         error.add_note(f"remote traceback:\n{remote_traceback.rstrip()}")
     return error
+
+
+def is_out_of_memory(error: TapmlError) -> bool:
+    """Whether a command on tensors failed because the device's side has no memory for it."""
+    return isinstance(error, SetupError) or str(error).startswith(MemoryError.__name__)
 
 
 def _shorten(value: str, bound: int) -> str:

@@ -14,6 +14,7 @@ from tapml.check.findings import Finding, TensorPlace, findings_of
 from tapml.check.sample_tests import case_bytes, case_shapes
 from tapml.oracles.carved_case import CarvedCase
 from tapml.plan.graph_plan import Operator
+from tapml_rpc.failures import is_out_of_memory
 from tapml_rpc.remote import RemoteBuffer, RemoteTensor
 from tapml_targets.call_plan import TensorShape, plan_call
 from tapml_targets.errors import CompileError, DeviceLostError, SetupError, TapmlError
@@ -101,8 +102,10 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
     refused: tuple[Finding, ...] = ()
     reason = ""
     session = checker.session
+    loaded = False
     try:
         remote = session.upload(with_given_workspaces(library, operator.name))
+        loaded = True
         placed = _place(operator, test, workspaces, checker)
         with session.batch() as batch:
             batch.call(remote, operator.name, [each.tensor for each in placed], test.symbols)
@@ -111,13 +114,16 @@ def _run(operator: Operator, test: CarvedCase, library: Library, checker: Checke
     except DeviceLostError as error:
         reason = f"the simulator crashed: {str(error).splitlines()[0]}"
     except TapmlError as error:
-        if isinstance(error, SetupError) and not placed:
+        if isinstance(error, CompileError) and not loaded:
+            return CheckedRun(reason=f"the simulator rejected its kernels: {error}")
+        if isinstance(error, SetupError) and not loaded:
             # What compiles kernels is not installed: that says nothing of this one.
             raise
-        if isinstance(error, CompileError) and not placed:
-            return CheckedRun(reason=f"the simulator rejected its kernels: {error}")
-        reason = "its launch was refused"
-        refused = (Finding("launch refused", operator.name, test.id, "", str(error)),)
+        if is_out_of_memory(error):
+            reason = f"the simulator ran out of memory: {error}"
+        else:
+            reason = "its launch was refused"
+            refused = (Finding("launch refused", operator.name, test.id, "", str(error)),)
     messages, silent = checker.messages()
     gave_up = [message for message in messages if message.kind == "simulator error"]
     if gave_up:

@@ -24,7 +24,7 @@ from tapml_rpc.client import Session
 from tapml_rpc.local import open_local
 from tapml_rpc.remote import RemoteBuffer
 from tapml_targets.check_messages import Message
-from tapml_targets.checker import PlatformChecker, checker_of, command_prefix
+from tapml_targets.checker import CHECKS, PlatformChecker, checker_of, command_prefix
 from tapml_targets.child_probe import LIST_SECONDS, ask_child
 from tapml_targets.errors import NoSuchDeviceError, SetupError
 from tapml_targets.platforms import load_driver_module
@@ -125,7 +125,7 @@ class Checker:
         self._buffers = 0
         self._held_bytes = 0
         self._held: list[RemoteBuffer] = []
-        environ = self.tool.environment(self._library, self._log)
+        environ = {**self.tool.environment(self._library, self._log), CHECKS: "1"}
         if not self._spec:
             self._spec = self._find_device(environ)
         self.session: Session = open_local(

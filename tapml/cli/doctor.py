@@ -148,9 +148,12 @@ def check_host() -> Iterator[Check]:
 
 
 def check_platform_devices(platform: str) -> Iterator[Check]:
-    """A platform's devices, each tried with a kernel, and a server for the best of them."""
+    """A platform's compiler and devices, each tried with a kernel, and a server for the best."""
+    from tapml_targets.driver_discovery import driver_discovery
     from tapml_targets.ranking import rank_devices
 
+    if missing := driver_discovery(platform).missing_compiler():
+        yield Check(platform, "compiler", "absent", missing)
     try:
         ranked = rank_devices(platform, refresh=True)
     except TapmlError as error:

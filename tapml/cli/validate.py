@@ -97,7 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
         from tapml.compiler.compiler import Compiler
         from tapml.matrix.running import opened
         from tapml.runs.phases import Phases
-        from tapml.validation.model_subject import open_model
         from tapml.validation.run import check_opened, leave_out_without, run_validation
 
         with (
@@ -108,6 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
             check_opened(columns)
             leave_out_without(columns, settings.dtype)
             announce_absent(columns)
+            # Only now: it imports PyTorch.
+            from tapml.validation.model_subject import open_model
+
             phases = Phases(watcher)
             if text is not None:
                 from tapml.validation.on_text import validate_text

@@ -12,7 +12,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tapml.importing.matrices import columns_of, is_vector, orthogonal, solved_triangle
+from tapml.importing.matrices import (
+    columns_of,
+    is_vector,
+    orthogonal,
+    over_largest,
+    solved_triangle,
+)
 from tapml.own_operators import register
 
 _aten: Final = torch.ops.aten
@@ -40,12 +46,16 @@ def factorizations() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _rotated(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrix with its columns made orthogonal, and the rotation that does it."""
+def _rotated(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The matrix with orthogonal columns, over a size, the rotation that does it, and the size."""
+    size = torch.ones((*matrix.shape[:-2], 1, 1), dtype=matrix.dtype)
+    if 0 not in matrix.shape:
+        matrix, size = over_largest(matrix, (-2, -1))
     flat = matrix.reshape(-1, *matrix.shape[-2:])
     found, rotation, _ = torch.ops.tapml.orthogonal_columns(flat)
     columns = matrix.shape[-1]
-    return found.reshape(matrix.shape), rotation.reshape(*matrix.shape[:-2], columns, columns)
+    rotation = rotation.reshape(*matrix.shape[:-2], columns, columns)
+    return found.reshape(matrix.shape), rotation, size
 
 
 def _in_order(matrix: Tensor, order: Tensor) -> Tensor:
@@ -66,8 +76,9 @@ def _singular(
         right, sizes, left = _singular(matrix.mT, full_matrices, compute_uv)
         return left.mT, sizes, right.mT
     columns_of("svd", matrix)
-    found, rotation = _rotated(matrix)
+    found, rotation, size = _rotated(matrix)
     sizes, order = torch.sort((found * found).sum(-2).sqrt(), -1, descending=True)
+    sizes = sizes * size[..., 0]
     if not compute_uv:
         return matrix.new_empty(0), sizes, matrix.new_empty(0)
     # The reflections give vectors also where a singular value is zero.
@@ -83,7 +94,7 @@ def _eigen(matrix: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[Ten
     whole = lower + lower.tril(-1).mT
     # Without eigenvalues below zero, so that no two of one size are of different signs.
     shift = whole.abs().sum(-1).amax(-1)[..., None, None]
-    _, vectors = _rotated(whole + shift * torch.eye(count, dtype=matrix.dtype))
+    _, vectors, _ = _rotated(whole + shift * torch.eye(count, dtype=matrix.dtype))
     values, order = torch.sort((vectors * (whole @ vectors)).sum(-2), -1)
     return values, _in_order(vectors, order) if compute_v else matrix.new_empty(0)
 
@@ -249,16 +260,15 @@ def _reflections(matrix: Tensor) -> tuple[Tensor, Tensor]:
     work, scales = matrix, []
     for step in range(columns_of("geqrf", matrix, min(height, width))):
         column = work[..., step]
-        first = column[..., step : step + 1]
-        below = torch.where(numbers > step, column, zero)
-        rest = (below * below).sum(-1, keepdim=True)
-        none = rest == 0
-        size = torch.sqrt(first * first + rest)
-        head = torch.where(none, first, torch.where(first < 0, size, -size))
+        inner, size = over_largest(torch.where(numbers < step, zero, column), -1)
+        first, below = inner[..., step : step + 1], torch.where(numbers > step, inner, zero)
+        none = below.abs().amax(-1, keepdim=True) == 0
+        length = torch.sqrt((inner * inner).sum(-1, keepdim=True))
+        head = torch.where(none, first, torch.where(first < 0, length, -length))
         scale = torch.where(none, zero, (head - first) / torch.where(none, one, head))
         tail = below / torch.where(none, one, first - head)
         changed = _reflected(work, torch.where(numbers == step, one, tail), scale)
-        own = torch.where(numbers == step, head, torch.where(numbers > step, tail, column))
+        own = torch.where(numbers == step, head * size, torch.where(numbers > step, tail, column))
         work = torch.where(across == step, own.unsqueeze(-1), work)
         work = torch.where(across > step, changed, work)
         scales.append(scale)

@@ -114,6 +114,13 @@ def columns_of(name: str, matrix: Tensor, count: Any = None) -> int:
     return count
 
 
+def over_largest(numbers: Tensor, axes: int | tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Numbers over the largest along `axes`, and it: a square overflows from 1.9e19 on."""
+    largest = numbers.abs().amax(axes, keepdim=True)
+    largest = torch.where(largest > 0, largest, 1.0)
+    return numbers / largest, largest
+
+
 def _masks(count: int) -> Tensor:
     """Row by row the mask of one column, of numbers: a mask is a constant of the plan."""
     return torch.eye(count, dtype=torch.bool)
@@ -281,6 +288,8 @@ def orthogonal(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     unit = torch.eye(height, dtype=matrix.dtype).expand(*matrix.shape[:-2], height, height)
     for place in range(min(height - 1, width)):
         column = _chosen(torch.arange(width) == place, work, -1)
+        # What an axis is multiplied with does not change its reflection.
+        column, _ = over_largest(torch.where(numbers < place, zero, column), -1)
         first = _chosen(numbers == place, column, -1).unsqueeze(-1)
         below = torch.where(numbers > place, column, zero)
         rest = (below * below).sum(-1, keepdim=True)
@@ -288,8 +297,8 @@ def orthogonal(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         # The sum has no cancellation.
         head = torch.where(first < 0, first - size, first + size)
         axis = torch.where(numbers == place, head, below)
-        length = head * head + rest
-        scale = torch.where(rest == 0, zero, 2 / torch.where(rest == 0, one, length))
+        none = below.abs().amax(-1, keepdim=True) == 0
+        scale = torch.where(none, zero, 2 / torch.where(none, one, head * head + rest))
         along = (axis.unsqueeze(-1) * work).sum(-2)
         work = work - (scale * axis).unsqueeze(-1) * along.unsqueeze(-2)
         across = (unit * axis.unsqueeze(-2)).sum(-1)
@@ -306,13 +315,15 @@ def _exponential(matrix: Tensor) -> Tensor:
     if not matrix.dtype.is_floating_point:
         raise UnsupportedOperatorError("matrix_exp is imported of real matrices alone")
     size = matrix.abs().sum(-2).amax(-1)[..., None, None]
-    small = matrix
-    for step in range(_SQUARINGS):
-        small = torch.where(size > 2**step, small / 2, small)
+    half, one = (torch.full((), each, dtype=matrix.dtype) for each in (0.5, 1.0))
+    # One product: steps that read the last one twice would be a kernel whose text doubles with each.
+    bounds = 2.0 ** torch.arange(_SQUARINGS, dtype=matrix.dtype)
+    small = matrix * torch.where(size > bounds, half, one).prod(-1, keepdim=True)
     unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype)
     found: Tensor = unit + small / _TERMS
     for term in range(_TERMS - 1, 0, -1):
         found = unit + small @ found / term
-    for step in reversed(range(_SQUARINGS)):
-        found = torch.where(size > 2**step, found @ found, found)
+    left = size / 2 ** (_SQUARINGS - 1)
+    for _ in range(_SQUARINGS):
+        found, left = torch.where(left > 1, found @ found, found), left * 2
     return torch.where(size > 2**_SQUARINGS, torch.full_like(found, math.nan), found)

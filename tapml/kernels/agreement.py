@@ -166,7 +166,7 @@ def _problem(
     if wanted.kind == "local":
         return (
             f"the kernel takes shared memory, {wanted.text!r}, which no launch passes: declare it "
-            "inside the kernel, as __local float name[64];"
+            "inside the kernel, as an array of a fixed size"
         )
     if wanted.kind == "other":
         return f"the kernel takes {wanted.text!r}, which no operator has: expected buffers, numbers"

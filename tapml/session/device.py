@@ -10,6 +10,7 @@ from tapml.models.natural_dtype import natural_dtype
 from tapml.models.resolve import resolve_model
 from tapml.runs.events import Note, Watcher
 from tapml_rpc.local import LocalWorker, open_local, start_local
+from tapml_targets.driver_discovery import require_compiler
 from tapml_targets.errors import InputError, NoSuchDeviceError
 from tapml_targets.ranking import find_device, parse_device
 
@@ -137,7 +138,15 @@ def device_for_model(device: str, settings: Settings) -> DeviceDescription:
         If there is no such device.
     InputError
         If the model's dtype cannot be read.
+    SetupError
+        If kernels cannot be compiled for it here.
     """
+    found = _found(device, settings)
+    require_compiler(found.platform)
+    return found
+
+
+def _found(device: str, settings: Settings) -> DeviceDescription:
     dtype = settings.dtype
     if dtype == "auto":
         dtype = natural_dtype(resolve_model(settings.model))

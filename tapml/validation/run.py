@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tapml.devices.reach import is_remote
 from tapml.failures.diagnosis import Diagnosis
 from tapml.matrix.compiling import compile_for_all, written_for
 from tapml.matrix.implementation import Column
@@ -21,7 +22,8 @@ from tapml.replaying.results import ReplayResult
 from tapml.replaying.run import RUNS
 from tapml.validation.subject import Subject
 from tapml.verdicts.policy import Policy
-from tapml_targets.errors import InputError
+from tapml_targets.driver_discovery import require_compiler
+from tapml_targets.errors import InputError, SetupError, TapmlError
 from tapml_targets.library import Library
 
 if TYPE_CHECKING:
@@ -115,28 +117,36 @@ def check_opened(columns: Sequence[Column]) -> None:
 
 
 def leave_out_without(columns: Sequence[Column], dtype: str) -> None:
-    """Leave out the devices that lack a dtype that was asked for, before anything is made for them.
+    """Leave out devices without a dtype or a compiler, before anything is made for them.
 
     Raises
     ------
     InputError
-        If no device is left that has it.
+        If no device is left that has the dtype that was asked for.
+    SetupError
+        If this machine can compile kernels for no device.
     """
-    if dtype != "float16":
-        return
-    lacking = [
-        each for each in columns if each.session is not None and dtype not in each.limits.features
-    ]
-    for column in lacking:
-        column.leave_out(
-            InputError(
-                f"--dtype {dtype}: {column.label} ({column.description.name}) has no {dtype}; "
-                "choose another device (see tapml devices) or --dtype float32"
-            )
+    left_out: list[TapmlError] = []
+    for column in columns:
+        if column.session is not None and (error := _unfit(column, dtype)) is not None:
+            column.leave_out(error)
+            left_out.append(error)
+    if left_out and all(each.session is None for each in columns):
+        raise left_out[0]
+
+
+def _unfit(column: Column, dtype: str) -> TapmlError | None:
+    if dtype == "float16" and dtype not in column.limits.features:
+        return InputError(
+            f"--dtype {dtype}: {column.label} ({column.description.name}) has no {dtype}; "
+            "choose another device (see tapml devices) or --dtype float32"
         )
-    if lacking and all(each.session is None for each in columns):
-        assert lacking[0].error is not None  # noqa: S101 - it was left out
-        raise lacking[0].error
+    try:
+        if not is_remote(column.label):
+            require_compiler(column.platform)
+    except SetupError as error:
+        return error
+    return None
 
 
 class _Diagnosing:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from tapml_targets.check_messages import Message
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import has_part, optional_part, platform_names
+
+CHECKS: Final = "TAPML_CHECKS"
+"""The variable of a process that checks: lists of devices are kept apart from other processes'."""
 
 
 class PlatformChecker(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from tapml_targets.errors import SetupError
 from tapml_targets.platforms import optional_part
 
 
@@ -24,6 +25,13 @@ class DriverDiscovery:
 
     def preload(self) -> None:
         """Import what opening a device does, for a process that forks: no driver, no thread."""
+
+    def missing_compiler(self) -> str:
+        """What to install before devices here take kernels as text; empty if nothing is missing.
+
+        Only where a device is listed and tried without it.
+        """
+        return ""
 
     def drivers_state(self) -> str:
         """Text that changes when a driver is installed, removed or selected; loads no driver."""
@@ -57,6 +65,20 @@ def use_environment(environ: Mapping[str, str]) -> None:
     for name in os.environ.keys() - environ.keys():
         del os.environ[name]
     os.environ.update(environ)
+
+
+def require_compiler(platform: str) -> None:
+    """Check, before anything slow, that kernels can be built for this machine's devices.
+
+    Raises
+    ------
+    InputError
+        If there is no such platform.
+    SetupError
+        If what compiles their text is missing; the message says what to install.
+    """
+    if missing := driver_discovery(platform).missing_compiler():
+        raise SetupError(missing)
 
 
 def driver_discovery(platform: str) -> DriverDiscovery:

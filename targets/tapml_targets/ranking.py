@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets import errors, probe_cache
+from tapml_targets.checker import CHECKS
 from tapml_targets.child_probe import SECONDS_VARIABLE, ask_child, probe_seconds
 from tapml_targets.description import fingerprint, from_plain
 from tapml_targets.driver import DeviceDescription
@@ -302,7 +303,8 @@ def left_out_drivers(platform: str) -> dict[str, str]:
 
 
 def _drivers_state(platform: str) -> str:
-    return driver_discovery(platform).drivers_state() + platform_state(platform)
+    checks = os.environ.get(CHECKS, "")
+    return driver_discovery(platform).drivers_state() + platform_state(platform) + checks
 
 
 def _listing_state(platform: str) -> tuple[str, int]:

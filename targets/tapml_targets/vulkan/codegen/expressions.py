@@ -179,7 +179,11 @@ class Expressions:
 
     def _cast(self, node: Any, kind: str) -> str:
         target, value = self.type_of(kind), self.text(node.value)
-        return value if self.type_of(str(node.value.ty)) == target else f"{target}({value})"
+        given = self.type_of(str(node.value.ty))
+        if given == "int" and target in ("int64_t", "uint64_t"):
+            self._use("tapml_widened")
+            given, value = "int64_t", f"tapml_widened({value})"
+        return value if given == target else f"{target}({value})"
 
     def _remainder(self, node: Any, name: str) -> str:
         kind = self.type_of(str(node.ty))

@@ -44,6 +44,8 @@ float tapml_wave(float x, int quarters) {
 }
 float tapml_sin(float x) { return abs(x) > 100000.0 ? sin(x) : tapml_wave(x, 0); }
 float tapml_cos(float x) { return abs(x) > 100000.0 ? cos(x) : tapml_wave(x, 1); }"""
+# Mesa 22.3 compares int64_t(x) with a constant wrongly; what is packed it leaves alone.
+_WIDENED: Final = "int64_t tapml_widened(int x) { return pack64(ivec2(x, x >> 31)); }"
 # `/` goes towards zero; of negative operands GLSL says nothing of `%`.
 _REMAINDERS: Final = """\
 {t} tapml_truncated_{t}({t} a, {t} b) {{ return a - b * (a / b); }}
@@ -59,6 +61,7 @@ _FACTORS: Final = {2: "x * x", 3: "x * x * x", 4: "(x * x) * (x * x)"}
 TEXTS: Final[Mapping[str, str]] = {
     "tapml_isnan": _IS_NAN,
     "tapml_wave": _WAVE,
+    "tapml_widened": _WIDENED,
     "tapml_half_bits": "uint tapml_half_bits(float16_t x) {"
     " return packFloat2x16(f16vec2(x, float16_t(0.0))); }",
     "tapml_half_of": "float16_t tapml_half_of(uint bits) {"

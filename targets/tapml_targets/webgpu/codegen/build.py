@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import tvm
+import tvm_ffi
 from msgspec import structs
+from tvm import tirx
 
 from tapml_targets.codegen import lowering
 from tapml_targets.codegen.constants import with_exact_constants
@@ -56,6 +58,7 @@ def _written(
     function, moves, modes, wide = with_narrow_integers(function, ranges, WGSL)
     function, spelt = spell_out(function, TEXTS)
     function, elements = narrow_types(function, _NATIVE, "WGSL")
+    function = tvm_ffi.structural_map(function, [(tirx.NE, _unequal)])
     device = tvm.IRModule({name: function})
     build = tvm.get_global_func("target.build.webgpu")
     with as_runtime_errors("TVM cannot write the kernel"):
@@ -67,6 +70,11 @@ def _written(
     text = "\n".join(each for each in (wide, spelt, text) if each)
     check_scalars(name, text, len(ranges.scalars))
     return Shader(name, text, features_of(text), _narrowed)
+
+
+def _unequal(node: Any) -> Any:
+    """NaN differs from every number: wgpu's compiler makes an ordered comparison of `!=`."""
+    return tirx.Not(tirx.EQ(node.a, node.b)) if str(node.a.ty).startswith("float") else node
 
 
 def _narrowed(scalar: ScalarArgument) -> ScalarArgument:
