@@ -321,7 +321,10 @@ class Localizer:
         else:
             pair = replace(pair, blamed=broken[0])
             (healthy,) = set(backends) - {broken[0]}
-            nodes = [self._failing_node(broken[0], healthy)]
+            found = self._failing_node(broken[0], healthy) or self._where_failing(broken[0])
+            if isinstance(found, tuple):
+                return replace(pair, between=found)
+            nodes = [found]
         if nodes[0] is None:
             return pair
         pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
@@ -482,7 +485,8 @@ class Localizer:
         nodes = self._processes[name].nodes
         named = output in {node.name for node in nodes}
         last = output if named else output.rpartition(":")[0]
-        between = fused.narrowed(nodes, last, differs)
+        found = fused.narrowed(nodes, last, differs)
+        between = found and found[0]
         where = f", as far as {between[1]} and not as far as {between[0]}" if between else ""
         return replace(pair, between=between, reason=f"{pair.reason}{where}")
 
@@ -517,8 +521,7 @@ class Localizer:
         """The node that fails alone on the values of a healthy backend.
 
         The first that fails at the same place as the whole model; else the first that fails; else
-        the first whose result a later one could not take; else that as far as which the model fails
-        to compile.
+        the first whose result a later one could not take.
         """
         if healthy in self._failures or not self._processes[broken].inputs:
             return None
@@ -542,10 +545,10 @@ class Localizer:
                     first = first or node
             except InputError:
                 continue
-        return first or wrong or self._where_failing(broken)
+        return first or wrong
 
-    def _where_failing(self, broken: str) -> Node | None:
-        """The first node as far as which the model fails as the whole does, by halves."""
+    def _where_failing(self, broken: str) -> Node | fused.Between | None:
+        """The first node as far as which the model fails as the whole does, or two around it."""
         process, whole = self._processes[broken], self._failures[broken]
 
         def fails(node: Node) -> bool | None:
@@ -559,8 +562,10 @@ class Localizer:
             return None
         if not fails(process.nodes[-1]):
             return None
-        between = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
-        return next((each for each in process.nodes if between and each.name == between[1]), None)
+        found = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
+        if found is None or not found[1]:
+            return found and found[0]
+        return next(each for each in process.nodes if each.name == found[0][1])
 
 
 def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:

@@ -33,6 +33,8 @@ class Chain:
     fails: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
     compiled_wrong: tuple[str, ...] = ()
+    no_ends: tuple[str, ...] = ()
+    """Layers at which the model cannot end."""
     end: int = 0
     """A constant of the model, as this backend writes it."""
     calls: list[str] = field(default_factory=list)
@@ -70,6 +72,8 @@ class Chain:
 
     def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
         self._called("prefix", node)
+        if node in self.no_ends:
+            raise BackendFailedError(Failure("unsupported", "no end"))
         compiled = Chain(self.layers, self.wrong + self.compiled_wrong)
         return compiled.hidden(inputs)[0][node]
 
@@ -274,6 +278,14 @@ def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_d
     chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
     found = _localizer(chains, {"b": failure}).failed(("a", "b"))
     assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
+
+
+def test_where_a_model_cannot_end_before_the_layer_the_last_that_compiles_is_named_beside() -> None:
+    failure = Failure("error", "no such operator", "line 1")
+    late = tuple(f"prefix layer{at}" for at in range(7, 20))
+    chains = {"a": Chain(20), "b": Chain(20, fails=late, no_ends=("layer5", "layer6"))}
+    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    assert (found.layer, found.between, found.blamed) == ("", ("layer4", "layer7"), "b")
 
 
 def test_a_crash_is_laid_at_the_layer_that_crashes_alone_though_at_another_line() -> None:
