@@ -7,6 +7,7 @@ one key ``failure``, with ``kind`` (``unsupported``, ``out of memory`` or ``erro
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -30,6 +31,12 @@ JOBS: Final = tuple(
     )
 )  # fmt: skip
 _MESSAGE_CHARACTERS: Final = 2000
+_NO_MEMORY: Final = re.compile(
+    r"out of memory|resource_?exhausted|\bOOM\b|bad_alloc|bad allocation"
+    r"|(can ?not|can't|failed to|unable to) allocate",
+    re.IGNORECASE,
+)
+"""How libraries say it that raise no MemoryError."""
 
 
 class Held:
@@ -164,7 +171,18 @@ def _guarded(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except MemoryError as error:
         return _failure("out of memory", error)
     except Exception as error:
-        return _failure("error", error)
+        return _failure("out of memory" if lacks_memory(str(error)) else "error", error)
+
+
+def lacks_memory(said: str) -> bool:
+    """Whether a library says that there is not enough memory.
+
+    Examples
+    --------
+    >>> lacks_memory("DefaultCPUAllocator: can't allocate memory"), lacks_memory("out of bounds")
+    (True, False)
+    """
+    return _NO_MEMORY.search(said) is not None
 
 
 def _failure(kind: str, error: Exception) -> dict[str, Any]:

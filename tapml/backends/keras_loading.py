@@ -24,6 +24,9 @@ _MODULE: Final = "tapml_model_code"
 _MESSAGE_CHARACTERS: Final = 200
 _UNKNOWN: Final = re.compile(r"Could not locate (?P<what>\w+ '[^']+')")
 """Keras says it behind the class of the whole model."""
+_CALLED: Final = re.compile(r"(?:when calling |`)(?P<call>\w+\.call)\(\)")
+_UNINFERRED: Final = "Could not automatically infer"
+_COLOUR: Final = re.compile(r"\x1b\[\d*m")
 
 
 def load_keras(model: Path) -> Any:
@@ -54,7 +57,7 @@ def load_keras(model: Path) -> Any:
         loaded = keras.saving.load_model(
             model, custom_objects=custom, compile=False, safe_mode=True
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         said = str(error)
         if "safe_mode" in said:
             raise UnsupportedOperatorError(
@@ -68,8 +71,27 @@ def load_keras(model: Path) -> Any:
                 f"{model.name} has classes that are not known here; --code FILE names the Python "
                 f"file that defines them: {what}"
             ) from error
+        if behind := _behind(error):
+            raise behind from error
         raise
     return loaded if getattr(loaded, "inputs", None) else _functional(keras, loaded, model.name)
+
+
+def _behind(error: Exception) -> Exception | None:
+    """What a layer raised, and where, if Keras says only that it makes no model of the file."""
+    text, _, _ = _COLOUR.sub("", str(error)).partition("Arguments received")
+    _, told, behind = text.rpartition("encountered:")
+    lines = [each.strip() for each in behind.splitlines() if each.strip()]
+    if not lines or not (told or _UNINFERRED in text):
+        return None
+    layer, line = _CALLED.search(text), lines[0 if told else -1]
+    said = f"{layer['call']}: {line}" if layer else line
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    lacks = any(isinstance(each, NotImplementedError) for each in causes)
+    found = UnsupportedOperatorError(said) if lacks else type(error)(said)
+    return found.with_traceback(causes[-1].__traceback__)
 
 
 def _defined_in(file: Path) -> dict[str, Any]:

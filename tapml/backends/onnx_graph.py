@@ -134,20 +134,14 @@ class OnnxGraph:
         """A model of one node, and its inputs by name.
 
         What no input of the whole model reaches stays a constant: libraries ask that of a size.
-
-        Raises
-        ------
-        UnsupportedOperatorError
-            If the node has subgraphs that read values of the model.
+        What subgraphs read from outside is an input, too.
         """
         import onnx
 
         step = self._steps[name]
-        if len(list(_reads(step))) != sum(1 for each in step.input if each):
-            raise UnsupportedOperatorError(
-                f"{name} ({step.op_type}) reads values in a subgraph and cannot run alone"
-            )
-        sources = [each for each in step.input if each and each in self._made()]
+        reads = list(_reads(step))
+        made = self._made()
+        sources = [each for each in reads if each in made]
         given = dict(zip(sources, inputs, strict=True))
         reached = self._reached()
         constants = {key: given.pop(key) for key in sources if key in given and key not in reached}
@@ -163,8 +157,7 @@ class OnnxGraph:
             ],
             [onnx.ValueInfoProto(name=each) for each in _outputs_of(step)],
             [
-                *(self._weights[each] for each in dict.fromkeys(step.input)
-                  if each in self._weights),
+                *(self._weights[each] for each in dict.fromkeys(reads) if each in self._weights),
                 *(onnx.numpy_helper.from_array(np.asarray(value, order="C"), key)
                   for key, value in constants.items()),
             ],

@@ -290,6 +290,9 @@ def _check_given(arguments: argparse.Namespace) -> None:
                          "file, or a folder of images, arrays or texts")  # fmt: skip
     if given := [name for name, each in _budget(arguments).items() if each is not None]:
         raise InputError(f"--{given[0]} says how --fuzz FOLDER searches; nothing is drawn without")
+    if arguments.write_thresholds is not None:
+        raise InputError("--write-thresholds keeps what --calibrate RESULT chooses; nothing is "
+                         "chosen without")  # fmt: skip
 
 
 def _print_json(document: object) -> None:

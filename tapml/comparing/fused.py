@@ -115,7 +115,7 @@ def around(nodes: Sequence[Node], graph: Sequence[NodeDeviation]) -> Between | N
 
 def narrowed(
     nodes: Sequence[Node], last: str, differs: Callable[[Node], bool | None]
-) -> Between | None:
+) -> tuple[Between, bool] | None:
     """Between which layers a compiled run parts from its own layers, by halves.
 
     Parameters
@@ -128,11 +128,16 @@ def narrowed(
         Whether a node does when the model is compiled as far as it; None where that is not known.
         It is asked about `last`, and :data:`MOST_PREFIXES` more at most.
 
+    Returns
+    -------
+    tuple or None
+        The two layers, and whether the second is the first that differs: all before it are right.
+
     Examples
     --------
     >>> chain = [Node(str(at), "Add", ((str(at - 1), 0),)) for at in range(1, 9)]
     >>> narrowed(chain, "8", lambda node: int(node.name) >= 6)
-    ('5', '6')
+    (('5', '6'), True)
     """
     by_name = {node.name: node for node in nodes}
     if last not in by_name or differs(by_name[last]) is False:
@@ -153,11 +158,13 @@ def narrowed(
             if answer is False:
                 right.add(middle)
                 left -= _before(middle, by_name)
-    known = right & _before(wrong, by_name)
+    before_wrong = _before(wrong, by_name)
+    known = right & before_wrong
+    covered = known.union(*(_before(each, by_name) for each in known))
     sources = [name for name, _ in by_name[wrong].sources]
     inputs = (each for each in sources if each not in by_name)
     before = max(known, key=place.__getitem__) if known else next(inputs, "")
-    return (before, wrong) if before else None
+    return ((before, wrong), before_wrong <= covered) if before else None
 
 
 def _before(name: str, by_name: dict[str, Node]) -> set[str]:

@@ -26,6 +26,9 @@ LARGEST: Final = 1e-3
 _HALF: Final = 2.0**-8
 _BRAIN: Final = 2.0**-7
 """How far rounding to float16 and bfloat16 carries: some libraries also sum in float16."""
+_CODE: Final = 2.0**-7
+"""The same of codes of 8 bits: where a value lies between two, each library takes its own."""
+_CODES: Final = frozenset(map(np.dtype, (np.int8, np.uint8)))
 _UNITS: Final = 4.0
 """A single element may be off by so many of them."""
 _SAMPLED: Final = 4096
@@ -55,7 +58,7 @@ class NodeDeviation:
     suspect
         Whether it is highlighted, deviates and grew.
     unit
-        How far rounding carries outputs in half precision; else 0.
+        How far rounding carries outputs of 16 or 8 bits; else 0.
     """
 
     node: Node
@@ -94,19 +97,21 @@ def deviation_of(first: Sequence[Array], second: Sequence[Array]) -> tuple[float
 
 
 def unit_of(*sides: Sequence[Array]) -> float:
-    """How far rounding carries the coarsest half-precision array; 0 without one.
+    """How far rounding carries the coarsest array of 16 or 8 bits; 0 without one.
 
-    A bfloat16 that became float32 is known by its bits, which all sides must have: beside one of
-    full float32 the other computes more coarsely than the model asks.
+    Whole numbers of 8 bits are codes of a quantized model. A bfloat16 that became float32 is known
+    by its bits, which all sides must have: beside one of full float32 the other computes more
+    coarsely than the model asks.
 
     Examples
     --------
     >>> unit_of([np.ones(3, np.float16)])
     0.00390625
     """
-    half = any(each.dtype == np.float16 for side in sides for each in side)
+    dtypes = {each.dtype for side in sides for each in side}
+    half, code = np.dtype(np.float16) in dtypes, not dtypes.isdisjoint(_CODES)
     brain = any(map(_are_brain, zip(*sides, strict=False)))
-    return max(_BRAIN * brain, _HALF * half)
+    return max(_BRAIN * brain, _HALF * half, _CODE * code)
 
 
 def _are_brain(arrays: Sequence[Array]) -> bool:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from tapml.backends.runner import Array, Node
-from tapml.backends.steps import filled, in_steps, step_of, taken, typed
+from tapml.backends.steps import in_steps, step_of
 from tapml.comparing import fused
+from tapml.comparing.amplified import UNITS, apart, is_amplified, sensitivity
 from tapml.comparing.data import Data
+from tapml.comparing.hidden_states import LARGEST_HELD_BYTES, HiddenStates, Holders, Rows
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
     deviations,
@@ -36,13 +38,6 @@ _CRASH: Final = "crash"
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
 _LARGEST_BYTES: Final = 1 << 30
-_LARGEST_HELD_BYTES: Final = 2 << 30
-_LEAST_HELD: Final = 2
-"""Hidden states of so many runs are held, those of a pair, however large they are."""
-_Rows = tuple[int, ...]
-"""The instances that are run together."""
-_Holders = tuple[str, ...]
-"""The backend whose run gave each source of a node; empty for an input of the model."""
 
 
 class Localizer:
@@ -75,16 +70,16 @@ class Localizer:
         self._data = data
         self._failures = failures
         self._layers = layers
-        self._hidden: dict[tuple[str, _Rows], tuple[Hidden, ...]] = {}
+        self._hidden = HiddenStates(processes, inputs)
         self._single: dict[str, dict[str, Array]] = {}
-        self._replayed: dict[tuple[str, str, _Holders, _Rows], list[Array] | None] = {}
+        self._replayed: dict[tuple[str, str, Holders, Rows], list[Array] | None] = {}
         self._replayed_bytes = 0
         self._read: dict[str, set[int]] = {}
 
     def forget(self, name: str) -> None:
         """Let go of what is held of a backend: hidden states take gigabytes."""
         self._single.pop(name, None)
-        self._hidden = {key: each for key, each in self._hidden.items() if key[0] != name}
+        self._hidden.forget(name)
         self._replayed = {
             key: each for key, each in self._replayed.items() if name not in (key[0], *key[2])
         }
@@ -138,7 +133,11 @@ class Localizer:
         try:
             rows = self._together(pair.backends[0], worst)
             together = self._localized(pair, outputs, rows) if rows else found
-            return together if together.guilty else self._narrowed(found, outputs, (worst,))
+            if together.guilty:
+                return together
+            if amplified := self._amplified(pair, outputs):
+                return replace(amplified, graph=found.graph, cleared=found.cleared)
+            return self._narrowed(found, outputs, (worst,))
         except BackendFailedError:
             return found
 
@@ -146,13 +145,13 @@ class Localizer:
         self,
         pair: PairResult,
         outputs: Mapping[str, Mapping[str, Array]],
-        rows: _Rows,
+        rows: Rows,
         *,
         thorough: bool = True,
     ) -> PairResult:
         """The pair with what deviates, and what differs alone; not `thorough`: of suspects."""
         first, second = pair.backends
-        states = {name: self._states(name, rows) for name in pair.backends}
+        states = {name: self._hidden.of(name, rows) for name in pair.backends}
         nodes = self._processes[first].nodes
         self._read = read_places(nodes, outputs[first])
         unstable = tuple(
@@ -200,15 +199,36 @@ class Localizer:
             return replace(
                 pair,
                 status="agree",
-                reason=f"{pair.reason}: rounding, as layers hold half precision and agree alone",
+                reason=f"{pair.reason}: rounding, as layers hold 16 or 8 bits and agree alone",
             )
         return self._without_layer(pair, outputs, states, rows)
 
-    def _together(self, holder: str, worst: int) -> _Rows:
+    def _amplified(
+        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]]
+    ) -> PairResult | None:
+        """The pair as one that agrees, where the model carries rounding as far; else None."""
+        worst, count = pair.worst or 0, len(self._data)
+        sides = [
+            {output: each[worst] if each.shape[:1] == (count,) else each
+             for output, each in outputs[name].items()}
+            for name in pair.backends
+        ]  # fmt: skip
+        process = self._processes[pair.backends[0]]
+        moved = sensitivity(process.run, self._hidden.inputs((worst,)))
+        if pair.status != "inconsistent" or moved is None or not is_amplified(apart(*sides), moved):
+            return None
+        said = (
+            f"{pair.reason}; rounding: no layer differs on equal inputs, and the outputs of "
+            f"{pair.backends[0]} move by {moved:.1e} of their scale where its inputs move by "
+            f"{UNITS} units in the last place"
+        )
+        return replace(pair, status="agree", reason=said)
+
+    def _together(self, holder: str, worst: int) -> Rows:
         """The most inconsistent instance among others, as many as the model takes; or nothing."""
         fixed = any(step_of(each.inputs) is not None for each in self._processes.values())
         count = len(self._data)
-        values = (each for node in self._states(holder, (worst,))[0].values()
+        values = (each for node in self._hidden.of(holder, (worst,))[0].values()
                   for each in node)  # fmt: skip
         if fixed or count < 2 or sum(each.nbytes for each in values) > _LARGEST_BYTES // _BATCH:
             return ()
@@ -246,17 +266,17 @@ class Localizer:
         )
         return single if explained else None
 
-    def _mixes(self, name: str, pair: PairResult, outputs: Iterable[str], rows: _Rows) -> bool:
+    def _mixes(self, name: str, pair: PairResult, outputs: Iterable[str], rows: Rows) -> bool:
         """Whether a backend, layer by layer, makes something else of an instance among others."""
         worst = pair.worst or 0
-        alone, among = self._states(name, (worst,))[0], self._states(name, rows)[0]
+        alone, among = self._hidden.of(name, (worst,))[0], self._hidden.of(name, rows)[0]
         if any(
             is_another(alone.get(output), among.get(output), rows.index(worst), len(rows))
             for output in outputs
         ):
             return True
         # Where it takes an instance a call layer by layer too, a layer alone is given all at once.
-        first, second = (self._states(each, rows)[0] for each in pair.backends)
+        first, second = (self._hidden.of(each, rows)[0] for each in pair.backends)
         graph = deviations(self._processes[pair.backends[0]].nodes, first, second)
         for node in (each.node for each in replay_order(tuple(graph), _MOST_REPLAYS)):
             made = self._alone(name, node, name, rows)
@@ -301,7 +321,10 @@ class Localizer:
         else:
             pair = replace(pair, blamed=broken[0])
             (healthy,) = set(backends) - {broken[0]}
-            nodes = [self._failing_node(broken[0], healthy)]
+            found = self._failing_node(broken[0], healthy) or self._where_failing(broken[0])
+            if isinstance(found, tuple):
+                return replace(pair, between=found)
+            nodes = [found]
         if nodes[0] is None:
             return pair
         pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
@@ -309,73 +332,26 @@ class Localizer:
             return pair
         return replace(pair, script=self._script(nodes[0], pair, healthy, (0,)))
 
-    def _states(self, name: str, rows: _Rows) -> tuple[Hidden, ...]:
-        key = name, rows
-        if key in self._hidden:
-            self._hidden[key] = self._hidden.pop(key)  # The last in order: used most recently.
-            return self._hidden[key]
-        self._hidden[key] = found = self._processes[name].hidden(self._row(rows))
-        sizes = {each: _bytes(states) for each, states in self._hidden.items()}
-        for oldest in list(sizes)[:-_LEAST_HELD]:
-            if sum(sizes.values()) > _LARGEST_HELD_BYTES:
-                del self._hidden[oldest], sizes[oldest]
-        return found
-
-    def _row(self, rows: _Rows) -> dict[str, Array]:
-        """As many instances as the model takes: nodes that read an input take no fewer alone."""
-        steps = (step_of(each.inputs) for each in self._processes.values())
-        step = next((each for each in steps if each is not None), None)
-        inputs = next((each.inputs for each in self._processes.values() if each.inputs), [])
-        return filled(typed(taken(self._inputs, list(rows)), inputs), step)
-
-    def _holders(self, node: Node, holder: str, rows: _Rows) -> _Holders | None:
-        """Whose run gives a node its sources, or None if one was fused away in all."""
-        self._states(holder, rows)
-        # What the holder fused away another backend may have: the values need only be equal.
-        others = (name for name, some in self._hidden if some == rows and name != holder)
-        names = [holder, *others]
-        found = []
-        for source, place in node.sources:
-            given = [""] if source in self._inputs else [
-                name for name in names
-                if len(self._hidden[name, rows][0].get(source, ())) > place
-            ]  # fmt: skip
-            if not given:
-                return None
-            found.append(given[0])
-        return tuple(found)
-
-    def _sources(self, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
-        """What a node read, in the runs of its :meth:`_holders`; None without them."""
-        holders = self._holders(node, holder, rows)
-        if holders is None:
-            return None
-        row = self._row(rows)
-        return [
-            self._hidden[name, rows][0][source][place] if name else row[source]
-            for name, (source, place) in zip(holders, node.sources, strict=True)
-        ]
-
-    def _alone(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
+    def _alone(self, name: str, node: Node, holder: str, rows: Rows) -> list[Array] | None:
         """What a backend makes of a node on the holder's values; None where it cannot."""
-        holders = self._holders(node, holder, rows)
+        holders = self._hidden.holders(node, holder, rows)
         if holders is None:
             return None
         # By all whose values these are: a later pair may read what this holder lacks elsewhere.
         key = name, node.name, holders, rows
         if key not in self._replayed:
             try:
-                values = self._sources(node, holder, rows)
+                values = self._hidden.sources(node, holder, rows)
                 self._replayed[key] = self._processes[name].replay(node.name, values or ())
             except BackendFailedError:
                 self._replayed[key] = None
             made = self._replayed[key]
             self._replayed_bytes += sum(each.nbytes for each in made or ())
-            if self._replayed_bytes > _LARGEST_HELD_BYTES:
+            if self._replayed_bytes > LARGEST_HELD_BYTES:
                 self._replayed, self._replayed_bytes = {key: made}, 0
         return self._replayed[key]
 
-    def _placed(self, node: Node, pair: PairResult, rows: _Rows) -> PairResult:
+    def _placed(self, node: Node, pair: PairResult, rows: Rows) -> PairResult:
         """The pair with the fault's place: the accused backend's interface, or its library."""
         places = {}
         for name in [pair.blamed] if pair.blamed else pair.backends:
@@ -401,22 +377,22 @@ class Localizer:
         )
         return replace(pair, place=place, reason=f"{pair.reason}; {name}: {said}")
 
-    def _rebuilt(self, name: str, node: Node, holder: str, rows: _Rows) -> list[Array] | None:
-        values = self._sources(node, holder, rows)
+    def _rebuilt(self, name: str, node: Node, holder: str, rows: Rows) -> list[Array] | None:
+        values = self._hidden.sources(node, holder, rows)
         try:
             return None if values is None else self._processes[name].rebuild(node.name, values)
         except BackendFailedError:
             return None
 
-    def _script(self, node: Node, pair: PairResult, holder: str, rows: _Rows) -> str:
+    def _script(self, node: Node, pair: PairResult, holder: str, rows: Rows) -> str:
         """The script that shows a node alone on the pair, on what the holder's run gave it."""
-        values = None if self._layers is None else self._sources(node, holder, rows)
+        values = None if self._layers is None else self._hidden.sources(node, holder, rows)
         if self._layers is None or values is None:
             return ""
         found = write_layer(self._layers, node, values, self._processes[holder], pair.backends)
         return "" if found is None else str(found)
 
-    def _differ_alone(self, node: Node, pair: PairResult, rows: _Rows) -> bool | None:
+    def _differ_alone(self, node: Node, pair: PairResult, rows: Rows) -> bool | None:
         """None where one of the two cannot run it."""
         first, second = (self._alone(name, node, pair.backends[0], rows) for name in pair.backends)
         if first is None or second is None:
@@ -432,7 +408,7 @@ class Localizer:
         kept = [each for at, each in enumerate(made) if read is None or at in read]
         return kept if node.sources else list(map(in_32_bits, kept))
 
-    def _blamed(self, node: Node, pair: PairResult, rows: _Rows) -> str:
+    def _blamed(self, node: Node, pair: PairResult, rows: Rows) -> str:
         results = {
             name: self._alone(name, node, pair.backends[0], rows) for name in self._healthy()
         }
@@ -445,7 +421,7 @@ class Localizer:
         pair: PairResult,
         outputs: Mapping[str, Mapping[str, Array]],
         states: Mapping[str, tuple[Hidden, ...]],
-        rows: _Rows,
+        rows: Rows,
     ) -> PairResult:
         """No layer differs alone: perhaps a compiled run differs from its own layers."""
         compiled = self._compiled_otherwise(pair, outputs, states, rows)
@@ -467,7 +443,7 @@ class Localizer:
         pair: PairResult,
         outputs: Mapping[str, Mapping[str, Array]],
         states: Mapping[str, tuple[Hidden, ...]],
-        rows: _Rows,
+        rows: Rows,
     ) -> list[tuple[str, str]]:
         """The backends whose compiled run differs from their own layers, each with an output."""
         compiled = []
@@ -485,10 +461,10 @@ class Localizer:
         return compiled
 
     def _narrowed(
-        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]], rows: _Rows
+        self, pair: PairResult, outputs: Mapping[str, Mapping[str, Array]], rows: Rows
     ) -> PairResult:
         """The layers between which a compiled run parts from its own layers."""
-        states = {name: self._states(name, rows) for name in pair.backends}
+        states = {name: self._hidden.of(name, rows) for name in pair.backends}
         compiled = self._compiled_otherwise(pair, outputs, states, rows)
         if len(compiled) != 1:
             return pair
@@ -499,7 +475,7 @@ class Localizer:
             if node.name not in own:
                 return None
             try:
-                made = self._processes[name].prefix(node.name, self._row(rows))
+                made = self._processes[name].prefix(node.name, self._hidden.inputs(rows))
             except BackendFailedError:
                 return None
             return is_beyond_rounding(
@@ -509,14 +485,15 @@ class Localizer:
         nodes = self._processes[name].nodes
         named = output in {node.name for node in nodes}
         last = output if named else output.rpartition(":")[0]
-        between = fused.narrowed(nodes, last, differs)
+        found = fused.narrowed(nodes, last, differs)
+        between = found and found[0]
         where = f", as far as {between[1]} and not as far as {between[0]}" if between else ""
         return replace(pair, between=between, reason=f"{pair.reason}{where}")
 
-    def _blamed_at(self, between: fused.Between, pair: PairResult, rows: _Rows) -> str:
+    def _blamed_at(self, between: fused.Between, pair: PairResult, rows: Rows) -> str:
         """Whom a majority disagrees with behind layers that are fused, and agrees with before."""
         before, after = between
-        found = {name: self._states(name, rows)[0] for name in self._healthy()}
+        found = {name: self._hidden.of(name, rows)[0] for name in self._healthy()}
         if minority({name: each[before] for name, each in found.items() if before in each}):
             return ""
         return _outvoted({name: each[after] for name, each in found.items() if after in each}, pair)
@@ -527,7 +504,7 @@ class Localizer:
     def _first_failing(self, broken: str) -> Node | None:
         """The first node that fails where every node reads what this backend made before it."""
         values: dict[tuple[str, int], Array] = {
-            (name, 0): each for name, each in self._row((0,)).items()
+            (name, 0): each for name, each in self._hidden.inputs((0,)).items()
         }
         for node in self._processes[broken].nodes:
             if any(each not in values for each in node.sources):
@@ -544,15 +521,14 @@ class Localizer:
         """The node that fails alone on the values of a healthy backend.
 
         The first that fails at the same place as the whole model; else the first that fails; else
-        the first whose result a later one could not take; else that as far as which the model fails
-        to compile.
+        the first whose result a later one could not take.
         """
         if healthy in self._failures or not self._processes[broken].inputs:
             return None
         first = wrong = None
-        states = self._states(healthy, (0,))[0]
+        states = self._hidden.of(healthy, (0,))[0]
         for node in self._processes[healthy].nodes:
-            values = self._sources(node, healthy, (0,))
+            values = self._hidden.sources(node, healthy, (0,))
             if values is None:
                 continue
             try:
@@ -569,15 +545,15 @@ class Localizer:
                     first = first or node
             except InputError:
                 continue
-        return first or wrong or self._where_failing(broken)
+        return first or wrong
 
-    def _where_failing(self, broken: str) -> Node | None:
-        """The first node as far as which the model fails as the whole does, by halves."""
+    def _where_failing(self, broken: str) -> Node | fused.Between | None:
+        """The first node as far as which the model fails as the whole does, or two around it."""
         process, whole = self._processes[broken], self._failures[broken]
 
         def fails(node: Node) -> bool | None:
             try:
-                process.prefix(node.name, self._row((0,)))
+                process.prefix(node.name, self._hidden.inputs((0,)))
             except BackendFailedError as error:
                 return True if error.failure.place == whole.place else None
             return False
@@ -586,12 +562,10 @@ class Localizer:
             return None
         if not fails(process.nodes[-1]):
             return None
-        between = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
-        return next((each for each in process.nodes if between and each.name == between[1]), None)
-
-
-def _bytes(states: tuple[Hidden, ...]) -> int:
-    return sum(each.nbytes for run in states for outputs in run.values() for each in outputs)
+        found = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
+        if found is None or not found[1]:
+            return found and found[0]
+        return next(each for each in process.nodes if each.name == found[0][1])
 
 
 def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tapml.backends.child import JOBS
+from tapml.backends.child import JOBS, lacks_memory
 from tapml.backends.finding import Backend
 from tapml.backends.runner import Array, Input, Node
 from tapml.backends.steps import typed
@@ -173,7 +173,8 @@ def _of_death(error: ChildDiedError) -> Failure:
         return Failure("out of memory", f"the process {report.reason}", "SIGKILL")
     place, said = _last_words(report.stderr_tail)
     message = f"the process {report.reason}{f' in {place}' if place else ''}"
-    return Failure("crash", f"{message}{f': {said}' if said else ''}", place or report.reason)
+    kind = "out of memory" if lacks_memory(said) else "crash"
+    return Failure(kind, f"{message}{f': {said}' if said else ''}", place or report.reason)
 
 
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')

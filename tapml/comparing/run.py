@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tapml.backends.child import JOBS
-from tapml.backends.finding import Backend, find_backend, readers_of
+from tapml.backends.finding import Backend, describe, find_backend, readers_of
 from tapml.backends.keras_loading import CODE
 from tapml.backends.runner import FEATURES, MASK, TOKENS, WRITTEN, WRITTEN_MASK, Array
 from tapml.comparing.data import LABELS, SINGLE_INPUT, Data, make_data, read_data
@@ -30,8 +30,10 @@ from tapml.models.resolve import file_hint, zoo_folder
 from tapml.runs.events import Watcher, ignore
 from tapml.runs.phases import Phases
 from tapml_targets.errors import InputError, SetupError
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 DEADLINE_SECONDS: Final = 600.0
+_DEVICES: Final = f"devices such as {DEFAULT_PLATFORM}:0"
 _DIFFERENCES: Final = ("inconsistent", "nan", "shape")
 _READ_OTHERWISE: Final = frozenset((SINGLE_INPUT, TOKENS, MASK, FEATURES, WRITTEN, WRITTEN_MASK))
 ALL: Final = "all"
@@ -234,7 +236,8 @@ def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
         If one is not installed.
     """
     readers = readers_of(model)
-    hint = f"; it is read by {', '.join(readers)}" if readers else (
+    named = [each if describe(each).claims is None else _DEVICES for each in readers]
+    hint = f"; it is read by {', '.join(named)}" if readers else (
         _HINTS.get(model.suffix, file_hint(model))
     )  # fmt: skip
     if ALL in names:
@@ -250,6 +253,8 @@ def choose(model: Path, names: Sequence[str], least: int = 2) -> list[Backend]:
             f"a comparison needs at least two backends, got {given} for {model.name or model}{hint}"
         )
     for each in chosen:
+        if each.description.claims is not None and not each.variant:
+            raise InputError(f"{each.text} is any device: name one, such as {DEFAULT_PLATFORM}:0")
         if not each.description.reads(model):
             raise InputError(
                 f"{each.text} does not read {model.name or model}; it expects "

@@ -19,12 +19,21 @@ from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 JOB = f"{__name__}:load_all"
 CLASSES = """
+import os
 import keras
 
 class Scale(keras.layers.Layer):
     def call(self, x):
         from tripled_beside import tripled
         return tripled(x)
+
+class Failing(keras.layers.Layer):
+    def call(self, x):
+        if "TAPML_FAILING" in os.environ:
+            raise {"type": TypeError, "lack": NotImplementedError}[os.environ["TAPML_FAILING"]](
+                "no such kernel"
+            )
+        return x
 
 class Plain(keras.Model):
     def __init__(self, **named):
@@ -104,6 +113,14 @@ def load_all(folder: str) -> dict[str, Any]:
         with pytest.raises(UnsupportedOperatorError, match=said):
             load_keras(Path(folder) / f"{name}.keras")
         os.environ.pop(CODE, None)
+    os.environ[CODE] = str(file)
+    keras.Model(image, classes.Failing()(image)).save(Path(folder) / "Failing.keras")
+    for kind, error in {"type": TypeError, "lack": UnsupportedOperatorError}.items():
+        os.environ["TAPML_FAILING"] = kind
+        with pytest.raises(error, match=r"^Failing\.call: no such kernel$") as caught:
+            load_keras(Path(folder) / "Failing.keras")
+        assert caught.traceback[-1].path == file  # Where it is raised, not where Keras wraps it.
+    del os.environ["TAPML_FAILING"], os.environ[CODE]
     whole = (Path(folder) / "none.keras").read_bytes()
     (Path(folder) / "cut.keras").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"cut\.keras is no .* or the first part of one"):

@@ -22,7 +22,8 @@ from tests.comparing.small_cnn import NODES, make_images, write_cnn
 NAMES = ["onnxruntime:all", "onnxruntime:basic", "onnxruntime:extended", "onnxruntime:disabled",
          "onnx-reference", "openvino"]  # fmt: skip
 CHECKS = ["has_inputs_nodes_and_versions", "ends_in_its_outputs", "refuses_what_is_no_model",
-          "takes_an_instance_a_call", "keeps_a_constant_of_a_node_alone"]  # fmt: skip
+          "takes_an_instance_a_call", "keeps_a_constant_of_a_node_alone",
+          "runs_a_node_alone_whose_subgraphs_read_from_outside"]  # fmt: skip
 
 
 def load(name: str, path: Path) -> Runner:
@@ -93,6 +94,35 @@ def keeps_a_constant_of_a_node_alone(given: dict[str, str]) -> None:
     x = np.array([[3.0, 1, 5, 2, 4]], np.float32)
     best, places = load(given["backend"], path).replay("best", [x, np.array([2])])
     assert (best.tolist(), places.tolist()) == ([[5, 4]], [[2, 4]])
+
+
+def runs_a_node_alone_whose_subgraphs_read_from_outside(given: dict[str, str]) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    def branch(kind: str) -> onnx.GraphProto:
+        result = helper.make_tensor_value_info(kind, TensorProto.FLOAT, ["n", 3])
+        return helper.make_graph([helper.make_node(kind, ["twice", "w"], [kind])], kind, [],
+                                 [result])  # fmt: skip
+
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["twice"]),
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch("Mul"),
+                         else_branch=branch("Sub")),
+    ]  # fmt: skip
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in "xy")
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    weights = [numpy_helper.from_array(np.array([3, 4, 5], np.float32), "w")]
+    graph = helper.make_graph(nodes, "branches", [x, flag], [y], weights)
+    path = Path(given["model"]).with_name(f"branches {given['backend']}.onnx")
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    runner = load(given["backend"], path)
+    assert runner.nodes()[1].sources == (("flag", 0), ("twice", 0), ("twice", 0))
+    twice = np.ones((2, 3), np.float32)
+    for value, expected in ((True, [3, 4, 5]), (False, [-2, -3, -4])):
+        (made,) = runner.replay("y", [np.array(value), twice, twice])
+        assert made.tolist() == [expected] * 2
 
 
 def refuses_what_is_no_model(given: dict[str, str]) -> None:

@@ -89,6 +89,8 @@ def test_the_command_writes_thresholds_that_a_comparison_takes(
     limits = read_thresholds(file)
     assert limits.relative == kept["relative"] == 1e-3
     assert limits.class_distance == kept["class_distance"]
+    assert main(["compare", "a.onnx", "--data", "a.npz", *words[3:]]) == 2
+    assert "--write-thresholds keeps what --calibrate" in capsys.readouterr().err
 
 
 def test_a_file_that_holds_no_thresholds_is_refused(tmp_path: Path) -> None:

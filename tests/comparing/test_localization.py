@@ -91,6 +91,16 @@ def test_half_precision_rounds_more_coarsely() -> None:
     assert not is_beyond_rounding([exact.astype(np.float16)], [exact * np.float32(1.0005)])
 
 
+def test_a_code_of_8_bits_may_be_the_next_and_not_all_of_them() -> None:
+    codes = np.arange(-100, 100, dtype=np.int8)
+    tied, shifted = codes.copy(), codes + np.int8(1)
+    tied[150] += 1
+    assert not is_beyond_rounding([codes], [tied])
+    assert is_beyond_rounding([codes], [shifted])
+    assert is_beyond_rounding([codes.astype(np.int32)], [tied.astype(np.int32)])
+    assert is_rounding(1 / 50, [0, unit_of([codes])])
+
+
 def test_outputs_of_layers_in_half_precision_may_be_as_far_apart_as_these_round() -> None:
     assert is_rounding(3e-3, [0.0, 2.0**-8])
     assert not is_rounding(0.1, [0.0, 2.0**-8])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tapml.backends.runner import Array, Input, Node
-from tapml.comparing import localizing
+from tapml.comparing import hidden_states, localizing
 from tapml.comparing.data import Data
 from tapml.comparing.localization import read_places
 from tapml.comparing.localizing import Localizer
@@ -33,6 +33,8 @@ class Chain:
     fails: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
     compiled_wrong: tuple[str, ...] = ()
+    no_ends: tuple[str, ...] = ()
+    """Layers at which the model cannot end."""
     end: int = 0
     """A constant of the model, as this backend writes it."""
     calls: list[str] = field(default_factory=list)
@@ -70,12 +72,31 @@ class Chain:
 
     def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
         self._called("prefix", node)
+        if node in self.no_ends:
+            raise BackendFailedError(Failure("unsupported", "no end"))
         compiled = Chain(self.layers, self.wrong + self.compiled_wrong)
         return compiled.hidden(inputs)[0][node]
 
-    def output(self) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         last = self.nodes[-1].name
-        return {last: self.prefix(last, {"x": _X})[0]}
+        return {last: self.prefix(last, inputs)[0]}
+
+    def output(self) -> dict[str, Array]:
+        return self.run({"x": _X})
+
+
+@dataclass
+class Logistic(Chain):
+    """Every layer takes x to 4x(1 - x), which is chaos; `wrong` multiply by 3.9."""
+
+    factored: bool = True
+
+    def _added(self, name: str, value: Array) -> Array:
+        four = np.float32(3.9 if name in self.wrong else 4)
+        return four * value * (1 - value) if self.factored else four * value - four * value**2
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        return self.hidden(inputs)[0][node]
 
 
 def _localizer(chains: Mapping[str, Chain], failures: dict[str, Failure] | None = None) -> Any:
@@ -115,15 +136,16 @@ def test_of_many_deviating_layers_64_are_run_alone() -> None:
 def test_hidden_states_beyond_the_limit_are_let_go_and_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(localizing, "_LARGEST_HELD_BYTES", 1)
+    for module in (localizing, hidden_states):
+        monkeypatch.setattr(module, "LARGEST_HELD_BYTES", 1)
     chains = {name: Chain(wrong=("layer2",) * (name == "c")) for name in "abc"}
     localizer = _localizer(chains)
     for pair in (("a", "b"), ("a", "c"), ("b", "c")):
         _found(localizer, chains, pair)
-    assert len(localizer._hidden) == 2 and len(localizer._replayed) <= 1
+    assert len(localizer._hidden.held) == 2 and len(localizer._replayed) <= 1
     assert chains["b"].calls.count("hidden") > 1
     localizer.forget("c")
-    assert all(name != "c" for name, _ in localizer._hidden)
+    assert all(name != "c" for name, _ in localizer._hidden.held)
 
 
 def test_several_instances_are_looked_at_where_one_shows_nothing_and_memory_allows(
@@ -144,7 +166,7 @@ def test_a_model_that_fixes_the_number_of_instances_gets_as_many() -> None:
         each.inputs = [Input("x", (4, 4), "float32")]
     localizer = _localizer(chains)
     assert _found(localizer, chains, ("a", "b")).layer == "layer0"
-    assert localizer._row((2,))["x"].shape == (4, 4)
+    assert localizer._hidden.inputs((2,))["x"].shape == (4, 4)
 
 
 def test_what_one_backend_fused_away_is_read_from_another() -> None:
@@ -171,6 +193,20 @@ def test_a_compiled_run_that_parts_from_its_own_layers_is_narrowed_down() -> Non
     found = _found(_localizer(chains), chains, ("a", "b"))
     assert (found.blamed, found.layer, found.between) == ("b", "", ("layer22", "layer23"))
     assert sum(each.startswith("prefix") for each in chains["b"].calls) < 9
+
+
+def test_amplified_rounding_accuses_nobody_and_a_wrong_layer_is_still_named() -> None:
+    inputs = {"x": (_X - _X.min()) / (_X.max() - _X.min())}
+    for wrong, expected in (((), ("agree", "")), (("layer5",), ("inconsistent", "layer5"))):
+        chains = {"a": Logistic(40), "b": Logistic(40, wrong, factored=False)}
+        processes: Any = chains
+        localizer = Localizer(processes, inputs, Data(inputs), {})
+        outputs = {name: each.run(inputs) for name, each in chains.items()}
+        assert not np.allclose(outputs["a"]["layer39"], outputs["b"]["layer39"], atol=0.1)
+        pair = PairResult(("a", "b"), "inconsistent", "far", metrics={}, worst=2)
+        found = localizer.inconsistent(pair, outputs)
+        assert (found.status, found.layer, found.blamed) == (*expected, "")
+        assert wrong or "far; rounding: no layer differs on equal inputs" in found.reason
 
 
 def test_a_small_deviation_triggers_where_a_layer_differs_alone() -> None:
@@ -242,6 +278,14 @@ def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_d
     chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
     found = _localizer(chains, {"b": failure}).failed(("a", "b"))
     assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
+
+
+def test_where_a_model_cannot_end_before_the_layer_the_last_that_compiles_is_named_beside() -> None:
+    failure = Failure("error", "no such operator", "line 1")
+    late = tuple(f"prefix layer{at}" for at in range(7, 20))
+    chains = {"a": Chain(20), "b": Chain(20, fails=late, no_ends=("layer5", "layer6"))}
+    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    assert (found.layer, found.between, found.blamed) == ("", ("layer4", "layer7"), "b")
 
 
 def test_a_crash_is_laid_at_the_layer_that_crashes_alone_though_at_another_line() -> None:

@@ -230,6 +230,8 @@ def test_data_that_does_not_fit_says_what_was_expected_and_found(cnn: Path) -> N
 def test_one_backend_or_a_foreign_format_is_refused(cnn: Path) -> None:
     with pytest.raises(InputError, match="at least two backends"):
         tapml.compare(cnn, ["onnxruntime"], make_images(4))
+    with pytest.raises(InputError, match="is any device: name one, such as"):
+        tapml.compare(cnn, ["onnxruntime", "tapml-device"], make_images(4))
     with pytest.raises(InputError, match=r"keras-jax does not read cnn.onnx; .* \.keras"):
         tapml.compare(cnn, ["onnxruntime", "keras-jax"], make_images(4))
 
