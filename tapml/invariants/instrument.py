@@ -42,12 +42,14 @@ from tapml.invariants.module_calls import ModuleCalls
 from tapml.invariants.modules import trains
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
+    AGAIN,
     BACKWARD,
     BATCH,
     CLIPS,
     CURRENT,
     GRAPH,
     INITIALISE,
+    MAKE,
     OVERWRITE,
     RATE,
     SAVE,
@@ -159,7 +161,7 @@ class Instruments:
                 self._wrap_distributed()
             if self._needs is None or self._needs.functions:
                 self._mode = stack.enter_context(
-                    FunctionMode(self.recorder, self._needs, self._looks)
+                    FunctionMode(self.recorder, self._needs, self._looks, self._inputs.picks)
                 )
                 self._modules.mode = self._mode
                 stack.callback(self._mode.optimizer_ends)
@@ -174,7 +176,7 @@ class Instruments:
         """At a loss, before its call with a result of None, and after it."""
         if result is None:
             return self._inputs.target(name, args, self.recorder.step)
-        evaluated = self.recorder.stage == "eval" and not torch.is_grad_enabled()
+        evaluated = self.recorder.context.stage == "eval" and not torch.is_grad_enabled()
         plain = type(result) is torch.Tensor and result.numel() == 1
         if self._scores is not None and evaluated and plain and bits_of(result) is not None:
             self._scores.add(name, float(result), self.variables.left())
@@ -293,11 +295,19 @@ class Instruments:
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         optimizer = args[0]
+
+        def made(_: None) -> dict[str, Value]:
+            fields: dict[str, Value] = {"groups": len(optimizer.param_groups)}
+            if self._needs is None or MAKE in self._needs.whole:
+                with self.recorder.aside():
+                    fields[AGAIN] = self.variables.are_as_left(parameters_of(optimizer))
+            return fields
+
         self._call(
-            "torch.optim.Optimizer.__init__",
+            MAKE,
             lambda: original(*args, **kwargs),
             {"class": type(optimizer).__qualname__},
-            result=lambda _: {"groups": len(optimizer.param_groups)},
+            result=made,
         )
         self.variables.add_optimizer(optimizer)
 
@@ -319,6 +329,8 @@ class Instruments:
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
             again = optimizer in self._optimizers
+            if not again:
+                self.variables.check_seen(optimizer)
             place = self._optimizers.place(optimizer)
             self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
@@ -410,7 +422,7 @@ class Instruments:
     ) -> None:
         stack = self.recorder.open_calls()
         if stack and stack[-1].name == BACKWARD:
-            # Called with a function mode, it goes through the mode to itself.
+            # With other modes, or tensors of other classes, it goes through them to itself.
             original(*args, **kwargs)
             return
         nodes = None if self._needs is None else self._needs.nodes
@@ -421,7 +433,8 @@ class Instruments:
             fields: dict[str, Value] = {GRAPH: graph_of(roots, nodes)} if asked else {}
 
         def run() -> None:
-            original(*args, **kwargs)
+            with self._mode.without() if self._mode else nullcontext():
+                original(*args, **kwargs)
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, BACKWARD)
 
@@ -432,12 +445,11 @@ class Instruments:
 
         Gradients are cleared to train: of these parameters, the mode of their model counts too.
         """
-        recorder, models = self.recorder, self.variables.whole_models()
-        if recorder.stage != "init" and (models or held):
+        context, models = self.recorder.context, self.variables.whole_models()
+        if context.stage != "init" and (models or held):
             followed = [each for each in models if each is self._modules.followed()]
             last = (followed or models)[-1:]
-            recorder.training = any(each.training for each in last) or trains(models, held)
-            recorder.stage = "train" if recorder.training else "eval"
+            context.follow(any(each.training for each in last) or trains(models, held))
 
     # Data, checkpoints
 
@@ -451,7 +463,7 @@ class Instruments:
         with suppress(Exception):  # A script's own sampler may fail to tell its length.
             fields["batches"] = len(loader)
         compared = self._needs is None or self._needs.batches
-        return self._call(
+        batch = self._call(
             BATCH,
             lambda: original(*args, **kwargs),
             fields,
@@ -460,12 +472,14 @@ class Instruments:
             result=summarise_batch if compared else summarise_result,
             digest=digest_of_all if compared else None,
         )
+        with self.recorder.aside():
+            self._inputs.origins.delivered(loader, batch)
+        return batch
 
     def _epoch(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.recorder.stage != "init":
-            self.recorder.epoch += 1
+        self.recorder.context.begin_epoch()
         return original(*args, **kwargs)
 
     def _save(

@@ -16,6 +16,7 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 
 from tapml.invariants.summaries import tensors_in
+from tapml.invariants.versions import PLAIN
 
 _NODES: Final = 512
 
@@ -87,6 +88,40 @@ class GradientsLeft:
             return None
         now = _mark(parameters)
         return now is not None and now != self._marks[owner]
+
+
+def is_rounded(tensor: torch.Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    """Whether a parameter may keep its value because a step is less than it can tell.
+
+    Its gradient is what rounding leaves of zero, as that of a bias before a BatchNorm, or the
+    learning rate is, as at the end of a schedule.
+    """
+    gradient = tensor.grad if tensor.is_leaf else None
+    if gradient is None or type(gradient) not in PLAIN or not gradient.is_floating_point():
+        return False
+    if gradient.layout != torch.strided or not gradient.numel():
+        return False
+    largest = float(gradient.detach().abs().max())
+    weight, least = float(tensor.detach().abs().max()), torch.finfo(tensor.dtype).eps
+    if 0 < largest <= least * max(weight, 1.0):
+        return True
+    return any(
+        0 < _longest_step(optimizer, group, tensor, largest) <= least * weight
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        if any(each is tensor for each in group["params"])
+    )
+
+
+def _longest_step(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], tensor: torch.Tensor, slope: float
+) -> float:
+    """How far a step moves an element, about: adaptive ones by their rate, whatever the slope."""
+    rate = float(group.get("lr", 1.0))
+    if not isinstance(optimizer, torch.optim.SGD):
+        return rate
+    momentum = optimizer.state.get(tensor, {}).get("momentum_buffer")
+    return rate * (slope if momentum is None else max(slope, float(momentum.abs().max())))
 
 
 _Mark = tuple[int, int, int]

@@ -6,6 +6,7 @@ its type. No addresses and no tensor contents get into fields.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -29,16 +30,29 @@ def digest(tensor: torch.Tensor) -> str:
     local = getattr(plain, "to_local", None)
     if local is not None:
         plain = local()
-    if plain.layout != torch.strided or plain.is_meta or plain.is_quantized or _inside(plain):
+    if not _has_values(plain) or plain.is_quantized:
         return ""
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     state.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-    flat = plain.cpu().contiguous().reshape(-1)
-    if flat.numel():
-        state.update(flat.view(torch.uint8).numpy().data)
+    flat = plain.cpu().contiguous()
+    state.update(_memory_of(flat))
     return state.hexdigest()
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether it has a storage with its values; that of a part that ranks share may be empty."""
+    plain = tensor.layout == torch.strided and not tensor.is_meta and not is_transformed(tensor)
+    return plain and (not tensor.numel() or bool(tensor.untyped_storage().nbytes()))
+
+
+def _memory_of(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_char]:
+    """The bytes of a contiguous tensor in the memory of the processor, as long as it lies there.
+
+    After ``Tensor.numpy`` the run could not resize the storage any more.
+    """
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -48,10 +62,8 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
     tensors that cannot be looked at in this way: they have a :func:`digest`.
     """
     plain = tensor.detach()
-    whole = plain.layout == torch.strided and not plain.is_meta and plain.is_contiguous()
+    whole = _has_values(plain) and plain.is_contiguous() and plain.numel()
     if not whole or plain.is_conj() or plain.is_neg() or hasattr(plain, "to_local"):
-        return None
-    if _inside(plain):
         return None
     begin = plain.storage_offset() * plain.itemsize
     widest = next(
@@ -64,12 +76,12 @@ def is_finite_number(value: Any) -> bool | None:
     """Whether a tensor of one number is finite; None for anything else, or without a value."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         return None
-    if value.is_meta or _inside(value):
+    if value.is_meta or is_transformed(value):
         return None
     return bool(torch.isfinite(value.detach()))
 
 
-def _inside(tensor: torch.Tensor) -> bool:
+def is_transformed(tensor: torch.Tensor) -> bool:
     """Whether it stands for many tensors, or a tangent, of a transform such as ``vmap``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
@@ -97,7 +109,7 @@ def parts_of(value: Any) -> list[str]:
     """
     found = []
     for tensor in tensors_in(value):
-        plain = tensor.layout == torch.strided and not _inside(tensor) and tensor.ndim > 1
+        plain = tensor.layout == torch.strided and not is_transformed(tensor) and tensor.ndim > 1
         many = plain and tensor.numel() > _FEW * len(tensor)
         found.append(digest(tensor) if many and has_fractions(tensor) else "")
     return found
@@ -105,7 +117,7 @@ def parts_of(value: Any) -> list[str]:
 
 def has_fractions(tensor: torch.Tensor) -> bool:
     """Whether it has several numbers that are not all equal, and some with a fraction."""
-    plain = tensor.layout == torch.strided and not tensor.is_meta and not _inside(tensor)
+    plain = tensor.layout == torch.strided and not tensor.is_meta and not is_transformed(tensor)
     if not plain or not tensor.is_floating_point() or tensor.numel() < 2:
         return False
     values = tensor.detach().float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.nn.init
@@ -78,6 +78,21 @@ def compiles(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     raise SetupError(
         "the script uses torch.compile, whose code a recording cannot see; use --eager to "
         "record it without compilation"
+    )
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calls of a module run compiled code."""
+    if os.environ.get(EAGER_VARIABLE) == "1":
+        return False
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def refuse_compiled(model: torch.nn.Module) -> NoReturn:
+    """Raise SetupError about a model that was compiled before the recording began."""
+    raise SetupError(
+        f"{type(getattr(model, '_orig_mod', model)).__name__} was compiled by torch.compile, whose "
+        f"code a recording cannot see; train the model uncompiled, or set {EAGER_VARIABLE}=1"
     )
 
 

@@ -88,6 +88,8 @@ def usual() -> InvariantSet:
         ("epoch-broken-off", "EpochComplete"),
         ("evaluates-a-copy", "VarPeriodicChange"),
         ("initialised-again", "BetweenSteps"),
+        ("labels-of-before", "TargetOrigin"),
+        ("labels-rolled", "TargetOrigin"),
         ("norms-stay-fixed", "SettingKept"),
         ("optimizer-each-epoch", "OptimizerKept"),
         ("saves-another", "WeightsSaved"),
