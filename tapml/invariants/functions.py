@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -93,6 +94,7 @@ _ASIDE: Final = " "
 """What such a function is called here; no API has this name."""
 _PLACES: Final = 4096
 _GET: Final = torch.Tensor.__getitem__
+_STACK: Final = torch.stack
 _INDICES: Final = (torch.Tensor, np.ndarray)
 
 # What losses are made of.
@@ -133,7 +135,7 @@ class FunctionMode(TorchFunctionMode):
         Looks at a loss before its call, with a result of None, and after it: name, arguments,
         result. Gives more fields of the call.
     picks
-        Told of rows that are picked by an index: the result and the index.
+        Told of rows that are picked by an index, or are stacked: the result, and the index or rows.
     """
 
     def __init__(
@@ -178,8 +180,8 @@ class FunctionMode(TorchFunctionMode):
         """Run the function between two rows."""
         kwargs = kwargs or {}
         name = self._names.get(func)
-        picks = func is _GET and self._picks is not None and isinstance(args[1], _INDICES)
-        run = self._pick if picks else func
+        picks = func is _STACK or (func is _GET and isinstance(args[1], _INDICES))
+        run = partial(self._pick, func) if picks and self._picks is not None else func
         # Most calls read an attribute.
         if name == "":
             return run(*args, **kwargs)
@@ -221,10 +223,10 @@ class FunctionMode(TorchFunctionMode):
         recorder.leave(number, gave)
         return result
 
-    def _pick(self, whole: torch.Tensor, index: Any) -> torch.Tensor:
-        part = _GET(whole, index)
-        if self._picks is not None:
-            self._picks(part, index)
+    def _pick(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        part = func(*args, **kwargs)
+        if self._picks is not None and args and isinstance(part, torch.Tensor):
+            self._picks(part, args[0] if func is _STACK else args[1])
         return part
 
     def _before_term(

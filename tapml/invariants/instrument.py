@@ -45,6 +45,7 @@ from tapml.invariants.record import (
     AGAIN,
     BACKWARD,
     BATCH,
+    CARRIED,
     CLIPS,
     CURRENT,
     GRAPH,
@@ -54,6 +55,7 @@ from tapml.invariants.record import (
     RATE,
     SAVE,
     SCHEDULE,
+    SCHEDULE_PLACE,
     SCHEDULED,
     STEP,
     UNUSED,
@@ -257,6 +259,8 @@ class Instruments:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
             fields[SCHEDULED] = not self._stepped.isdisjoint(map(id, groups))
+            if getattr(args[0], "optimizer", None) in self._optimizers:
+                fields[SCHEDULE_PLACE] = self._optimizers.place(args[0].optimizer)
         return self._call(name, lambda: original(*args, **kwargs), fields, inside=name not in MUTED)
 
     def _initialise(
@@ -335,6 +339,9 @@ class Instruments:
             self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
+            carried = self._left.carried(optimizer)
+            if carried is not None:
+                fields[CARRIED] = carried
             rates = [group.get("lr") for group in optimizer.param_groups]
             if all(type(rate) is float and rate == 0 for rate in rates):
                 fields[RATE] = True
@@ -379,10 +386,8 @@ class Instruments:
         number, inner, before = self._open_steps.pop(optimizer)
         with recorder.aside():
             recorder.leave(inner, {})
-            self.variables.note_step(recorder, before)
-            recorder.leave(number, {})
-            held = (each for group in optimizer.param_groups for each in group["params"])
-            self._left.keep(optimizer, held)
+            recorder.leave(number, self.variables.note_step(recorder, before))
+            self._left.stepped(optimizer, parameters_of(optimizer))
             if self._optimizers.begins(optimizer):
                 self.variables.note_states(recorder)
                 try:
@@ -401,7 +406,8 @@ class Instruments:
             self._follow_mode(parameters)
             before = self.variables.gradients(ZERO_GRAD)
             gradients = self.variables.gradient_state(parameters)
-            unused = self._left.unused(args[0], parameters)
+            owner = self._left.owner(args[0], parameters)
+            unused = None if owner is None else self._left.unused(owner)
         quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
 
         def run() -> None:
@@ -409,12 +415,11 @@ class Instruments:
                 original(*args, **kwargs)
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, ZERO_GRAD)
-                if unused is not None:
-                    self._left.keep(args[0], parameters)
+                self._left.cleared(owner, parameters)
 
         fields = {**summarise_call(args[1:], kwargs), "gradients": gradients}
-        if unused is not None:
-            fields |= {"place": self._optimizers.place(args[0]), UNUSED: unused}
+        if owner is not None:
+            fields |= {"place": self._optimizers.place(owner), UNUSED: unused}
         self._call(ZERO_GRAD, run, fields)
 
     def _backward(

@@ -69,7 +69,9 @@ class Origins:
                     self._input = _Input(place, _is_part(first), self._index_of(place))
 
     def picked(self, part: torch.Tensor, index: Any) -> None:
-        """Rows of a tensor were picked by an index."""
+        """Rows of a tensor were picked by an index, or rows that lie at several places stacked."""
+        if isinstance(index, list | tuple):
+            index = [_place(each) for each in index if isinstance(each, torch.Tensor)]
         self._picks.appendleft((weakref.ref(part), index))
 
     def of(self, target: torch.Tensor) -> str:
@@ -111,11 +113,10 @@ class Origins:
         if given.storage == here.storage:
             return f"input {_said(given, here)}"
         if index is not None:
-            mine = self._index_of(here)
-            return "input 0 0" if mine is not None and _is_same(index, mine) else ELSEWHERE
+            return _between(index, self._index_of(here))
         parts = is_part, _is_part(target)
         if all(parts):
-            return f"input {here.begin // here.row - given.begin // given.row} 0"
+            return f"input {_said(given, here)}"
         # Of two whole tensors, as where an epoch is one batch, nothing is known.
         return ELSEWHERE if any(parts) else ""
 
@@ -128,8 +129,19 @@ class Origins:
         return None
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other or torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+def _between(first: Any, then: Any) -> str:
+    """How far what one index picked is after what another one did, as of :meth:`Origins.of`."""
+    if isinstance(first, list) or isinstance(then, list):
+        known = isinstance(first, list) and isinstance(then, list) and len(first) == len(then)
+        pairs = list(zip(first, then, strict=True)) if known else []
+        if not pairs or any(None in pair for pair in pairs):
+            return ELSEWHERE
+        found = {_said(*pair) for pair in pairs}
+        return f"input {found.pop()}" if len(found) == 1 else ELSEWHERE
+    same = then is not None and (
+        first is then or torch.equal(torch.as_tensor(first), torch.as_tensor(then))
+    )
+    return "input 0 0" if same else ELSEWHERE
 
 
 def _place(tensor: torch.Tensor) -> _Place | None:
@@ -152,7 +164,9 @@ def _holder(one: _Place, places: Sequence[tuple[int, _Place]]) -> tuple[int, _Pl
 
 
 def _steps(first: _Place, then: _Place) -> tuple[int, int]:
-    """How many rows and columns one place is after another in a storage."""
+    """How many rows and columns one place is after another; rows alone in another storage."""
+    if first.storage != then.storage:
+        return then.begin // then.row - first.begin // first.row, 0
     between = then.begin - first.begin
     rows, columns = divmod(abs(between), first.row)
     return (rows, columns) if between >= 0 else (-rows, -columns)

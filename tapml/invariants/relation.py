@@ -118,9 +118,9 @@ class Relation:
     ) -> tuple[str, str] | None:
         """Why a rule never applied in a run of the program that it was learned from.
 
-        `called` has the first call of each API, and `steps` is the number of the last step. The
-        answer is a call that the run makes, and what it does not do about it; None if that is no
-        error.
+        `called` has the first call of each API, and of each class of models after ``model.forward``
+        and a space; `steps` is the number of the last step. The answer is a call that the run
+        makes, and what it does not do about it; None if that is no error.
         """
         return None
 

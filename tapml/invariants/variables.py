@@ -404,8 +404,8 @@ class Variables:
                 if not sought:
                     return
 
-    def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
-        """Record what an optimizer step changed."""
+    def note_step(self, recorder: Recorder, before: dict[str, str]) -> dict[str, Value]:
+        """Record what an optimizer step changed; returns the fields of the step."""
         self._variables()
         asked = self._needs is not None and self._needs.between and self.versions_tell is not None
         lie = asked and self._marks is not None and self._marks.again(self._tensors)
@@ -420,10 +420,14 @@ class Variables:
             moved = {known[key]: was for key, was in self._unnamed.items() if key in known}
             before = {**before, **moved}
             self._unnamed = {}
+        if not any(before.get(name, now) != now for name, now in after.items()):
+            held = [each.tensor for each in self.parameters() if each.in_optimizer]
+            graded = [each for each in held if each.is_leaf and each.grad is not None]
+            vain = graded and all(is_rounded(each, self.optimizers()) for each in graded)
+            return {ROUNDED: True} if vain else {}
         if self._needs is not None:
-            if any(before.get(name, now) != now for name, now in after.items()):
-                recorder.touch("Parameter.data changes")
-            return
+            recorder.touch("Parameter.data changes")
+            return {}
         for each in self.parameters():
             now = after[each.name]
             if before.get(each.name, now) != now:
@@ -433,6 +437,7 @@ class Variables:
                     "in_model": each.in_model,
                 }
                 recorder.note(CHANGE, each.name, fields, now)
+        return {}
 
     def note_states(self, recorder: Recorder) -> None:
         """Record the state of every variable after a step; :meth:`note_step` came before."""

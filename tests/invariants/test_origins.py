@@ -84,6 +84,22 @@ def picked(*, shift: int = 0, batch: int = 4, rolled: bool = False) -> None:
     descend(pairs())
 
 
+def stacked(*, shift: int = 1, batch: int = 4, length: int = 5) -> None:
+    """Parts of a text from random places, and those a token later."""
+    text = torch.randint(0, 8, (80,))
+
+    def pairs() -> Pairs:
+        for _ in range(8):
+            places = torch.randint(0, 60, (batch,)).tolist()
+            starts = (places, [each + shift for each in places])
+            given, target = (
+                torch.stack([text[at : at + length] for at in each]) for each in starts
+            )
+            yield given, target
+
+    descend(pairs(), tokens=True)
+
+
 def spoken(*, shift: int = 1, copied: bool = False, batch: int = 3) -> None:
     """Tokens of texts, and those after them."""
 
@@ -133,6 +149,7 @@ def found(right: Callable[[], None], other: Callable[[], None]) -> list[list[Fin
         (partial(loaded, parts=2), partial(loaded, parts=4)),
         (sliced, partial(sliced, batch=8)),
         (picked, partial(picked, batch=8)),
+        (stacked, partial(stacked, batch=6, length=9)),
         (spoken, partial(spoken, batch=6)),
         (partial(spoken, copied=True), partial(spoken, copied=True, batch=6)),
         (streamed, partial(streamed, columns=4)),
@@ -142,6 +159,7 @@ def found(right: Callable[[], None], other: Callable[[], None]) -> list[list[Fin
         "parts-of-batches",
         "slices",
         "picked",
+        "stacked",
         "next-tokens",
         "copied-tokens",
         "columns",
@@ -166,6 +184,7 @@ def test_a_right_program_violates_nothing(
         (sliced, partial(sliced, shift=1), "begins 1 row after the input"),
         (picked, partial(picked, shift=1), "does not lie beside the input"),
         (picked, partial(picked, rolled=True), "does not lie beside the input"),
+        (stacked, partial(stacked, shift=0), "has the rows of the input"),
         (spoken, partial(spoken, shift=0), "is tensor 1 of the last batch"),
         (
             partial(spoken, copied=True),
@@ -181,6 +200,7 @@ def test_a_right_program_violates_nothing(
         "shifted",
         "picked",
         "picked-and-rolled",
+        "stacked",
         "unshifted",
         "copied",
         "same-rows",

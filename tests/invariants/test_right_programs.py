@@ -101,11 +101,11 @@ def normed(*, share: float = 1.0) -> None:
         descend(optimizer, model(torch.randn(6, 8)).square().mean())
 
 
-def decayed(*, kind: type[torch.optim.Optimizer] = torch.optim.SGD, rate: float = 0.1) -> None:
-    """The rate falls to almost nothing."""
+def decayed(kind: type[torch.optim.Optimizer], *, factor: float = 0.1) -> None:
+    """The rate falls, by default to almost nothing."""
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 1))
-    optimizer = kind(model.parameters(), lr=rate)  # type: ignore[call-arg]
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, factor)
     for _ in range(10):
         descend(optimizer, model(torch.randn(6, 8)).square().mean())
         schedule.step()
@@ -294,8 +294,10 @@ def reports(
         (experts, partial(experts, chosen=(0, 1, 2, 3))),
         (plain, partial(plain, still=[0, 9])),
         (normed, partial(normed, share=1e-12)),
-        (partial(decayed, rate=1e4), decayed),
-        (partial(decayed, kind=torch.optim.Adam, rate=10), partial(decayed, kind=torch.optim.Adam)),
+        *(
+            (partial(decayed, kind, factor=0.9), partial(decayed, kind))
+            for kind in (torch.optim.SGD, torch.optim.Adam)
+        ),
         (folds, folds),
         (folds, partial(folds, resets=True)),
         (partial(folds, count=1), folds),
