@@ -34,6 +34,7 @@ from tapml.invariants.record import (
 )
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import Shared, summarise_call, summarise_result
+from tapml.invariants.versions import PLAIN
 
 # Questions about a tensor, and conversions: they are called often and say nothing about training.
 _QUERIES: Final = frozenset(
@@ -116,7 +117,7 @@ _TERMS: Final = (
 )
 
 # Others have functions of their own, which must run.
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_PLAIN: Final = frozenset(PLAIN)
 
 
 Looks: TypeAlias = Callable[[str, Sequence[Any], Any], Mapping[str, Any]]
@@ -364,7 +365,7 @@ class FunctionMode(TorchFunctionMode):
         return threading.get_ident() == self._thread
 
     def _may_stop(self, parameters: Sequence[torch.Tensor]) -> bool:
-        return self._needs is not None and all(type(each) in _PLAIN for each in parameters)
+        return self._needs is not None and _PLAIN.issuperset(map(type, parameters))
 
     def optimizer_ends(self) -> None:
         """Hear everything again."""

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 import torch
 
 from tapml.invariants.context import Context
@@ -55,7 +56,7 @@ def _wait_for_gloo() -> None:
     time.sleep(0.3)
 
 
-class OpenCall:
+class OpenCall(msgspec.Struct, eq=False):
     """A call that has not returned.
 
     Attributes
@@ -68,11 +69,10 @@ class OpenCall:
         What :meth:`Recorder.touch` noted inside it.
     """
 
-    __slots__ = ("blind", "name", "number", "seen")
-
-    def __init__(self, number: int, name: str, blind: bool = False) -> None:
-        self.number, self.name, self.blind = number, name, blind
-        self.seen: set[str] | None = None
+    number: int
+    name: str
+    blind: bool = False
+    seen: set[str] | None = None
 
 
 class _Thread(threading.local):
@@ -116,6 +116,10 @@ class _Aside:
         self._thread.muted = self._before
 
 
+def _takes_nothing(*_: object) -> bool:
+    return False
+
+
 class Sink(Protocol):
     """Where rows go."""
 
@@ -157,6 +161,8 @@ class Recorder:
         self._next = 0
         self._files: dict[str, str | None] = {}
         self._repeating = repeating
+        # Whether a step of a watched run that repeats the one before needs no row.
+        self._takes = repeating.takes if repeating is not None else _takes_nothing
 
     def joins(self, rank: int, world: int) -> None:
         """Take this process's place in its process group."""
@@ -205,54 +211,63 @@ class Recorder:
 
     def enter(self, name: str, fields: Fields, digest: str = "") -> int:
         """Record the entry of a call and return its id."""
-        stack = self._thread.stack
+        thread, context = self._thread, self.context.now()
+        stack = thread.stack
         number = self._next
         self._next = number + 1
         parent = stack[-1].number if stack else -1
-        self._record(CALL, name, number, parent, None, digest, fields)
+        if thread.number or not self._takes(CALL, name, number, parent, digest, context, fields):
+            self._make(CALL, name, number, parent, digest, context, fields)
         stack.append(OpenCall(number, name))
         return number
 
     @property
     def blind(self) -> bool:
         """Whether nobody looks at the innermost open call."""
-        stack = self.open_calls()
+        stack = self._thread.stack
         return bool(stack) and stack[-1].blind
 
     def enter_blind(self, name: str) -> int:
         """A call that nobody looks at begins; :meth:`leave` ends it."""
         number = self._next
         self._next += 1
-        self.open_calls().append(OpenCall(number, name, blind=True))
+        self._thread.stack.append(OpenCall(number, name, blind=True))
         return number
 
     def touch(self, name: str) -> None:
         """Something happens inside the innermost open call: its return says what, once each."""
-        stack = self.open_calls()
-        if stack and not stack[-1].blind:
-            if stack[-1].seen is None:
-                stack[-1].seen = set()
-            stack[-1].seen.add(name)
+        stack = self._thread.stack
+        call = stack[-1] if stack else None
+        if call is not None and not call.blind:
+            if call.seen is None:
+                call.seen = set()
+            call.seen.add(name)
 
     def leave(self, number: int, fields: Fields, digest: str = "") -> None:
         """Record the return of a call; calls above it that raised are closed with it."""
-        stack = self.open_calls()
-        call = None
+        thread = self._thread
+        stack, call = thread.stack, None
         while stack and stack[-1].number >= number:
             call = stack.pop()
             if call.number == number:
                 break
         if call is not None and call.seen:
             fields = {**fields, SEEN: sorted(call.seen)}
+        if call is not None and call.blind:
+            return
         name = call.name if call else ""
-        if call is None or not call.blind:
-            self._record(RETURN, name, number, -1, "", digest, fields)
+        # Nobody asks a return of a watched run for its context: its call has it.
+        context = self.context.now() if self._repeating is None else _NO_CONTEXT
+        if thread.number or not self._takes(RETURN, name, number, -1, digest, context, fields):
+            self._make(RETURN, name, number, -1, digest, context, fields, source="")
 
     def note(self, kind: str, name: str, fields: Fields, digest: str = "") -> None:
         """Record a change or state of a variable, inside the innermost open call."""
-        stack = self.open_calls()
-        parent = stack[-1].number if stack else -1
-        self._record(kind, name, -1, parent, self.last_source, digest, fields)
+        thread, context = self._thread, self.context.now()
+        parent = thread.stack[-1].number if thread.stack else -1
+        if thread.number or not self._takes(kind, name, -1, parent, digest, context, fields):
+            source = self.last_source
+            self._make(kind, name, -1, parent, digest, context, fields, source=source)
 
     def note_states(self, states: list[tuple[str, Fields, str]]) -> None:
         """Record the states of variables after a step: name, fields and digest of each."""
@@ -278,34 +293,25 @@ class Recorder:
 
     def end(self, **fields: Value) -> None:
         """Record the end of the process."""
-        self._record(END, "", -1, -1, "", "", fields)
+        self._make(END, "", -1, -1, "", self.context.now(), fields, source="")
         self.flush(wait=True)
 
-    def _record(
+    def _make(
         self,
         kind: str,
         name: str,
         number: int,
         parent: int,
-        source: str | None,
         digest: str,
+        context: Fields,
         fields: Fields,
+        *,
+        source: str | None = None,
     ) -> None:
-        """Make a row, unless the step before has it at this place and this one repeats it.
-
-        Without a source, find the line of the script.
-        """
+        """Make a row; without a source, find the line of the script."""
         if not self.enabled:
             return
-        repeating, thread = self._repeating, self._thread.number
-        # Nobody asks a return of a watched run for its context: its call has it.
-        bare = repeating is not None and kind == RETURN
-        context = _NO_CONTEXT if bare else self.context.now()
-        if repeating is not None:
-            known = not thread
-            if known and repeating.takes(kind, name, number, parent, digest, context, fields):
-                return
-            self.release()
+        self.release()
         self._put(
             Row(
                 kind,
@@ -314,7 +320,7 @@ class Recorder:
                 parent,
                 self.step,
                 self.rank,
-                thread,
+                self._thread.number,
                 time.monotonic_ns(),
                 self._source() if source is None else source,
                 digest,

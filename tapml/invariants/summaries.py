@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from tapml.invariants.record import PARTS, Value
+from tapml.invariants.versions import PLAIN
 
 _TEXT: Final = 80
 _ITEMS: Final = 4
@@ -209,7 +210,7 @@ class Shared:
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
         """As :func:`summarise_call`."""
-        key = (*map(_key, args), "", *kwargs, *map(_key, kwargs.values()))
+        key = (*_keys(args), "", *kwargs, *_keys(kwargs.values()))
         found = self._calls.get(key)
         if found is None:
             found = summarise_call(args, kwargs)
@@ -220,7 +221,7 @@ class Shared:
         self, training: bool, parts: tuple[str, ...] | None, args: Sequence[Any]
     ) -> dict[str, Value]:
         """As :func:`summarise_module`."""
-        key = (parts, training, *map(_key, args))
+        key = (parts, training, *_keys(args))
         found = self._modules.get(key)
         if found is None:
             found = summarise_module(training, parts, args)
@@ -229,7 +230,7 @@ class Shared:
 
     def result(self, result: Any) -> dict[str, Value]:
         """As :func:`summarise_result`."""
-        key = _key(result)
+        (key,) = _keys((result,))
         found = self._results.get(key)
         if found is None:
             found = summarise_result(result)
@@ -246,20 +247,29 @@ _KNOWN: Final = 2048
 _VALUES: Final = frozenset((*_PLAIN, str, torch.dtype, torch.Size))
 
 
-def _key(value: Any) -> Any:
-    """What the summary of a value depends on; hashable."""
-    kind = type(value)
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
-        return value.dtype, value.shape
-    if kind in _VALUES:
+def _keys(values: Iterable[Any]) -> list[Any]:
+    """What the summary of each value depends on; hashable."""
+    return [
+        (each.dtype, each.shape)
+        if type(each) in PLAIN
         # 1, 1.0 and True are one key, and three summaries.
-        return kind, value
-    if kind is dict or isinstance(value, Mapping):
-        return kind, *value, *map(_key, value.values())
-    if kind is tuple or kind is list or isinstance(value, Sequence):
+        else (type(each), each)
+        if type(each) in _VALUES
+        else _key(each)
+        for each in values
+    ]
+
+
+def _key(value: Any) -> Any:
+    """As :func:`_keys`, of a value that holds others."""
+    kind = type(value)
+    listed = kind is tuple or kind is list
+    if not listed and isinstance(value, Mapping):
+        return kind, *value, *_keys(value.values())
+    if listed or isinstance(value, Sequence):
         many = len(value) > _ITEMS
         whole = many and all(type(each) is int for each in value)
-        return kind, len(value), whole, *map(_key, value[:_ITEMS] if many else value)
+        return kind, len(value), whole, *_keys(value[:_ITEMS] if many else value)
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape)
     return kind

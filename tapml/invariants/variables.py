@@ -11,8 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -251,12 +250,14 @@ class Variables:
             return {each.name: self._gradient(each.tensor) for each in self.parameters()}
         if not self._sought(call, "grad"):
             return {}
-        parameters = self.parameters()
-        found = dict.fromkeys(self._names, _NO_GRADIENT)
-        # Before a backward call there is often none.
-        if not self._leaves or any(map(is_not, map(_GRADIENT, self._tensors), repeat(None))):
-            found.update((each.name, _mark(each.tensor)) for each in parameters)
-        return found
+        self._variables()
+        if not self._leaves:
+            return dict(zip(self._names, map(_mark, self._tensors), strict=True))
+        marks = [
+            _NO_GRADIENT if each is None else ("", id(each), each._version)
+            for each in map(_GRADIENT, self._tensors)
+        ]
+        return dict(zip(self._names, marks, strict=True))
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
         # Looked at once between two calls that change gradients.
@@ -364,10 +365,6 @@ class Variables:
             self._views[id(tensor)] = place, view
         return _sum_of(view)
 
-    def _sum_of_view(self, tensor: torch.Tensor) -> str:
-        known = self._views.get(id(tensor))
-        return self._digest(tensor) if known is None else _sum_of(known[1])
-
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
         begin = f"Parameter.{attribute} "
@@ -411,9 +408,13 @@ class Variables:
         lie = asked and self._marks is not None and self._marks.again(self._tensors)
         if asked and not lie:
             self._marks = Marks.of(self._tensors)
+        views = [view for each in self._tensors if (view := self._views.get(id(each)))]
         # Views of parameters that lie where they lay need no second look.
-        digest_of = self._sum_of_view if lie else self._digest
-        after = self._after = dict(zip(self._names, map(digest_of, self._tensors), strict=True))
+        if lie and len(views) == len(self._tensors):
+            digests = [_sum_of(bits) for _, bits in views]
+        else:
+            digests = list(map(self._digest, self._tensors))
+        after = self._after = dict(zip(self._names, digests, strict=True))
         self._stepped = self._parameters
         if self._unnamed:
             known = {id(each.tensor): each.name for each in self.parameters()}
