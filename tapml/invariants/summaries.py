@@ -230,7 +230,7 @@ class Shared:
 
     def result(self, result: Any) -> dict[str, Value]:
         """As :func:`summarise_result`."""
-        (key,) = _keys((result,))
+        key = (result.dtype, result.shape) if type(result) in PLAIN else _key(result)
         found = self._results.get(key)
         if found is None:
             found = summarise_result(result)
@@ -261,9 +261,13 @@ def _keys(values: Iterable[Any]) -> list[Any]:
 
 
 def _key(value: Any) -> Any:
-    """As :func:`_keys`, of a value that holds others."""
+    """As :func:`_keys`, of one value, which is no plain tensor."""
     kind = type(value)
+    if kind in _VALUES:
+        return kind, value
     listed = kind is tuple or kind is list
+    if listed and len(value) <= _ITEMS and _VALUES.issuperset(map(type, value)):
+        return kind, *value, *map(type, value)
     if not listed and isinstance(value, Mapping):
         return kind, *value, *_keys(value.values())
     if listed or isinstance(value, Sequence):
