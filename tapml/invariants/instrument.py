@@ -50,6 +50,7 @@ from tapml.invariants.record import (
     CURRENT,
     GRAPH,
     INITIALISE,
+    LOAD_SCHEDULE,
     MAKE,
     OVERWRITE,
     RATE,
@@ -152,9 +153,10 @@ class Instruments:
             self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
             for holder, attribute, name in NOTED:
                 self._wrap(holder_of(holder), attribute, functools.partial(self._noted, name))
-            for name in SCHEDULERS:
-                holder = f"torch.optim.lr_scheduler.{name}"
-                self._wrap(holder_of(holder), "step", functools.partial(self._noted, SCHEDULE))
+            for name, method in SCHEDULERS:
+                api = SCHEDULE if method == "step" else LOAD_SCHEDULE
+                holder = holder_of(f"torch.optim.lr_scheduler.{name}")
+                self._wrap(holder, method, functools.partial(self._noted, api))
             for name in INITIALISERS:
                 run = functools.partial(self._initialise, name)
                 self._wrap(torch.nn.init, name, run)

@@ -44,6 +44,7 @@ SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.step"
 SAVE: Final = "torch.save"
 LOAD: Final = "torch.nn.Module.load_state_dict"
 LOAD_OPTIMIZER: Final = "torch.optim.Optimizer.load_state_dict"
+LOAD_SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.load_state_dict"
 MAKE: Final = "torch.optim.Optimizer.__init__"
 CLIPS: Final = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 CURRENT: Final = "weights.current"

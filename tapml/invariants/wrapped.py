@@ -51,13 +51,13 @@ NOTED: Final = (
     ("torch.amp.GradScaler", "update", "torch.amp.GradScaler.update"),
 )
 
-# Some have a step of their own.
+# Some have methods of their own.
 SCHEDULERS: Final = sorted(
-    name
+    (name, method)
     for name, kind in vars(torch.optim.lr_scheduler).items()
-    if isinstance(kind, type)
-    and issubclass(kind, torch.optim.lr_scheduler.LRScheduler)
-    and "step" in vars(kind)
+    if isinstance(kind, type) and issubclass(kind, torch.optim.lr_scheduler.LRScheduler)
+    for method in ("step", "load_state_dict")
+    if method in vars(kind)
 )
 
 # They call functions for every tensor of a model.

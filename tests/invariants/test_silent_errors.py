@@ -34,6 +34,7 @@ def violated(report: CheckReport) -> set[str]:
         ("not-causal", "SettingKept"),
         ("regression-broadcast", "APIArg"),
         ("resume-moments-lost", "WeightsLoaded"),
+        ("resume-schedule-lost", "UsedInEveryRun"),
         ("sam-not-undone", "BetweenSteps"),
         ("swa-stale-statistics", "UsedInEveryRun"),
         ("vmap-ensemble-one", "VarPeriodicChange"),

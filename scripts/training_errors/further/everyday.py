@@ -263,6 +263,28 @@ def _moments(seed: int, buggy: bool) -> None:
         step(optimizer, functional.cross_entropy(model(x), y))
 
 
+@program("resume-schedule-lost", "a resumed run does not load the state of its schedule")
+def _schedule(seed: int, buggy: bool) -> None:
+    torch.manual_seed(seed)
+    rows = rows_of(seed)
+    model = _Classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+    for place in range(8):
+        if place == 4:
+            weights, state, moves = (each.state_dict() for each in (model, optimizer, schedule))
+            model = _Classifier()
+            model.load_state_dict(weights)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer.load_state_dict(state)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+            if not buggy:
+                schedule.load_state_dict(moves)
+        x, y = torch.randn(rows, 8), torch.randint(0, 4, (rows,))
+        step(optimizer, functional.cross_entropy(model(x), y))
+        schedule.step()
+
+
 @program("features-without-gradients", "features of a backbone are computed without gradients")
 def _features(seed: int, buggy: bool) -> None:
     torch.manual_seed(seed)
