@@ -30,7 +30,7 @@ ALLOWED: Final = {
     "tapml/compiler/host_build.py": REFERENCE,
     "tapml/compiler/reference_module.py": REFERENCE,
     "tapml/importing/scans.py": "TVM's target kind, whose sorts and scans are the form for GPUs",
-    "tapml/invariants/recorder.py": "PyTorch's name of a kind of device",
+    "tapml/invariants/context.py": "PyTorch's name of a kind of device",
     "targets/tapml_targets/platforms.py": "the default platform",
 }
 # Help texts and messages of the command line show examples, which are more than a name.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import shutil
 import sys
@@ -289,7 +288,7 @@ def _learn(arguments: argparse.Namespace) -> int:
     write_set(found, arguments.output)
     if arguments.json:
         learned = {"output": str(arguments.output), "runs": found.runs, "invariants": counts}
-        print(json.dumps(learned, indent=1))
+        _print_json(learned)
     else:
         learned_from = counted(len(runs), "run")
         print(
@@ -367,12 +366,19 @@ def _check(arguments: argparse.Namespace) -> int:
 
         write_text(arguments.report, render(report))
     if arguments.json:
-        print(json.dumps(report.to_json(), indent=1, allow_nan=False))
+        _print_json(report.to_json())
     else:
         _print(report)
     if report.violated:
         return EXIT_MISMATCH
     return EXIT_USAGE if failed else 0
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    # Most commands print none, and learning takes little longer than what it imports.
+    import json
+
+    print(json.dumps(data, indent=1, allow_nan=False))
 
 
 def _print(report: CheckReport) -> None:

@@ -7,10 +7,8 @@ The content is synced before it gets its name, and the name before the call retu
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -143,6 +141,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: object) -> None:
     """Replace a file atomically with JSON."""
+    import json
+
     write_text(path, json.dumps(data, indent=1, allow_nan=False))
 
 
@@ -286,6 +286,9 @@ def rename_folder(made: Path, folder: Path) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Exchange two names atomically; False if the kernel or the file system cannot."""
+    # Most commands replace no folder.
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     rename = getattr(libc, "renameat2", None) or getattr(libc, "renameatx_np", None)
     if rename is None:

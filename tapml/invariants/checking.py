@@ -150,6 +150,8 @@ class Checker:
         counted = self.applied
         for name, records in window.by_name.items():
             self._called.setdefault(name, records[0])
+            for record in records if name == FORWARD else ():
+                self._called.setdefault(f"{FORWARD} {record.fields.get('class')}", record)
             if self._awaited:
                 self._awaited.discard(name)
         self._last = [(test, *self._examine(test, window)) for test in self._tests]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from torch.overrides import (  # type: ignore[attr-defined]
     TorchFunctionMode,
@@ -21,9 +23,18 @@ from torch.overrides import (  # type: ignore[attr-defined]
 
 from tapml.invariants.looks import activation_before
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import ACTIVATION, BACKWARD, COMPARED, NODE, ON_LOGITS
+from tapml.invariants.record import (
+    ACTIVATION,
+    BACKWARD,
+    COMPARED,
+    NODE,
+    ON_LOGITS,
+    WITH_TARGET,
+    Value,
+)
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.summaries import Shared, summarise_call, summarise_result
+from tapml.invariants.versions import PLAIN
 
 # Questions about a tensor, and conversions: they are called often and say nothing about training.
 _QUERIES: Final = frozenset(
@@ -83,6 +94,9 @@ _ROUND: Final = (
 _ASIDE: Final = " "
 """What such a function is called here; no API has this name."""
 _PLACES: Final = 4096
+_GET: Final = torch.Tensor.__getitem__
+_STACK: Final = torch.stack
+_INDICES: Final = (torch.Tensor, np.ndarray)
 
 # What losses are made of.
 _TERMS: Final = (
@@ -103,7 +117,7 @@ _TERMS: Final = (
 )
 
 # Others have functions of their own, which must run.
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_PLAIN: Final = frozenset(PLAIN)
 
 
 Looks: TypeAlias = Callable[[str, Sequence[Any], Any], Mapping[str, Any]]
@@ -121,10 +135,16 @@ class FunctionMode(TorchFunctionMode):
     looks
         Looks at a loss before its call, with a result of None, and after it: name, arguments,
         result. Gives more fields of the call.
+    picks
+        Told of rows that are picked by an index, or are stacked: the result, and the index or rows.
     """
 
     def __init__(
-        self, recorder: Recorder, needs: Needs | None = None, looks: Looks | None = None
+        self,
+        recorder: Recorder,
+        needs: Needs | None = None,
+        looks: Looks | None = None,
+        picks: Callable[[torch.Tensor, Any], None] | None = None,
     ) -> None:
         super().__init__()
         shared = Shared()
@@ -133,6 +153,7 @@ class FunctionMode(TorchFunctionMode):
         self._recorder = recorder
         self._needs = needs
         self._looks = looks
+        self._picks = picks
         self._nodes = needs is None or bool(needs.nodes)
         self._only = None if needs is None else needs.functions
         self._whole = frozenset() if needs is None else needs.whole
@@ -143,7 +164,7 @@ class FunctionMode(TorchFunctionMode):
         self._deaf: AbstractContextManager[None] | None = None
         self._names: dict[Any, str] = dict.fromkeys(_ROUND, _ASIDE)
         self._places: set[int] = set()
-        self._noded: dict[tuple[int, str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+        self._noded: dict[tuple[int, str, Value], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
@@ -160,38 +181,40 @@ class FunctionMode(TorchFunctionMode):
         """Run the function between two rows."""
         kwargs = kwargs or {}
         name = self._names.get(func)
+        picks = func is _STACK or (func is _GET and isinstance(args[1], _INDICES))
+        run = partial(self._pick, func) if picks and self._picks is not None else func
         # Most calls read an attribute.
         if name == "":
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if name is _ASIDE:
             self._looked(args)
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         recorder = self._recorder
         if self._awaited is not None and name is not None and name not in self._whole:
             self._hears_in_step(name)
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if (
             recorder.muted
             or torch.compiler.is_compiling()
             or torch._C._get_tracing_state() is not None
         ):
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if name is None:
             name = self._names[func] = self._name(func)
         if not name or self._repeats(name):
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if self._awaited is not None:
             self._heard(name, self._awaited)
         if self._needs is not None and name not in self._whole:
             recorder.touch(name)
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         fields: Mapping[str, Any] = self._called(args, kwargs)
         term = name in _TERMS
         if term:
             fields = self._before_term(name, args, fields)
         number = recorder.enter(name, fields)
         try:
-            result = func(*args, **kwargs)
+            result = run(*args, **kwargs)
         except BaseException as error:
             recorder.leave(number, {"raised": type(error).__name__})
             raise
@@ -201,15 +224,23 @@ class FunctionMode(TorchFunctionMode):
         recorder.leave(number, gave)
         return result
 
+    def _pick(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        part = func(*args, **kwargs)
+        if self._picks is not None and args and isinstance(part, torch.Tensor):
+            self._picks(part, args[0] if func is _STACK else args[1])
+        return part
+
     def _before_term(
         self, name: str, args: Sequence[Any], fields: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """The fields of a call of a loss."""
         if name in ON_LOGITS and (before := activation_before(args[0] if args else None)):
             fields = self._kept(fields, ACTIVATION, before)
-        if name in COMPARED and self._looks is not None:
+        if name in WITH_TARGET and self._looks is not None:
             with self._recorder.aside():
-                fields = {**fields, **self._looks(name, args, None)}
+                looked = self._looks(name, args, None)
+            for field, value in looked.items():
+                fields = self._kept(fields, field, value)
         return fields
 
     def _of_term(
@@ -225,7 +256,7 @@ class FunctionMode(TorchFunctionMode):
             return fields
         return self._kept(fields, NODE, node.name())
 
-    def _kept(self, fields: Mapping[str, Any], name: str, value: str) -> Mapping[str, Any]:
+    def _kept(self, fields: Mapping[str, Any], name: str, value: Value) -> Mapping[str, Any]:
         """Fields with one more; in a watched run, equal ones are one object."""
         key = id(fields), name, value
         if self._needs is None or key not in self._noded:
@@ -237,6 +268,11 @@ class FunctionMode(TorchFunctionMode):
             # It keeps the fields, and so their identity.
             self._noded[key] = fields, whole
         return self._noded[key][1]
+
+    def without(self) -> AbstractContextManager[object]:
+        """For a block that runs as a heard function does: this mode is off the stack."""
+        mine = _get_current_function_mode() is self  # type: ignore[no-untyped-call]
+        return _pop_mode_temporarily() if mine else nullcontext()
 
     def versions_tell(self, storages: set[int]) -> bool:
         """Whether a tensor in these storages changes only with its version.
@@ -329,7 +365,7 @@ class FunctionMode(TorchFunctionMode):
         return threading.get_ident() == self._thread
 
     def _may_stop(self, parameters: Sequence[torch.Tensor]) -> bool:
-        return self._needs is not None and all(type(each) in _PLAIN for each in parameters)
+        return self._needs is not None and _PLAIN.issuperset(map(type, parameters))
 
     def optimizer_ends(self) -> None:
         """Hear everything again."""

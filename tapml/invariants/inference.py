@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tapml.invariants.invariant import FORMAT, Invariant, InvariantSet, ranked, sentence
 from tapml.invariants.no_collection import no_collection
@@ -18,8 +19,7 @@ from tapml_targets.errors import InputError
 _LEAST_STEPS: Final = 2
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, eq=False):
     """A training run: a name and its windows."""
 
     name: str

@@ -9,7 +9,17 @@ from weakref import WeakKeyDictionary
 import torch
 
 from tapml.invariants.needs import Needs
-from tapml.invariants.record import CHANGED, MANY, REPEATED, TARGET, WITHOUT, Value
+from tapml.invariants.origins import Origins
+from tapml.invariants.record import (
+    CHANGED,
+    COMPARED,
+    MANY,
+    ORIGIN,
+    REPEATED,
+    TARGET,
+    WITHOUT,
+    Value,
+)
 from tapml.invariants.summaries import bits_of, digest, digests_of, has_fractions, tensors_in
 
 
@@ -20,9 +30,18 @@ class Inputs:
     ----------
     needs
         As of :class:`~tapml.invariants.variables.Variables`.
+
+    Attributes
+    ----------
+    origins
+        Where targets come from.
+    picks
+        Takes rows that are picked by an index; None if nobody asks for them.
     """
 
     def __init__(self, needs: Needs | None) -> None:
+        self.origins = Origins(needs)
+        self.picks = self.origins.picked if needs is None or needs.origins else None
         self._off = needs is not None and not needs.inputs
         self._stale = needs is not None and not needs.fresh
         # That an input differed once is all that a whole run is asked.
@@ -39,6 +58,7 @@ class Inputs:
         """The fields of a call: none in evaluation, and none where there was no call before."""
         if not module.training or not torch.is_grad_enabled():
             return {}
+        self.origins.given(args)
         fresh = {} if self._stale else self._fresh(module, args, step)
         return fresh if self._off else {**fresh, **self._beside(module, args, step)}
 
@@ -57,10 +77,18 @@ class Inputs:
 
     def target(self, loss: str, args: Sequence[Any], step: int) -> dict[str, Value]:
         """The fields of a call of a loss with a target as its second argument."""
-        known = self._targets.get(loss)
         target = args[1] if len(args) > 1 else None
-        unseen = self._stale or not torch.is_grad_enabled() or (known and known[0] == step)
-        if unseen or not isinstance(target, torch.Tensor) or not has_fractions(target):
+        if not isinstance(target, torch.Tensor) or not torch.is_grad_enabled():
+            return {}
+        origin = self.origins.of(target)
+        fields: dict[str, Value] = {ORIGIN: origin} if origin else {}
+        return {**fields, **self._renewed(loss, target, step)}
+
+    def _renewed(self, loss: str, target: torch.Tensor, step: int) -> dict[str, Value]:
+        """Whether a target of numbers differs from that of the step before."""
+        known = self._targets.get(loss)
+        unseen = self._stale or loss not in COMPARED or (known and known[0] == step)
+        if unseen or not has_fractions(target):
             return {}
         now = _marks((target,))
         self._targets[loss] = step, now, self._changes

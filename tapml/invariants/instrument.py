@@ -42,16 +42,21 @@ from tapml.invariants.module_calls import ModuleCalls
 from tapml.invariants.modules import trains
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import (
+    AGAIN,
     BACKWARD,
     BATCH,
+    CARRIED,
     CLIPS,
     CURRENT,
     GRAPH,
     INITIALISE,
+    LOAD_SCHEDULE,
+    MAKE,
     OVERWRITE,
     RATE,
     SAVE,
     SCHEDULE,
+    SCHEDULE_PLACE,
     SCHEDULED,
     STEP,
     UNUSED,
@@ -148,9 +153,10 @@ class Instruments:
             self._wrap(torch.utils.data.DataLoader, "__iter__", self._epoch)
             for holder, attribute, name in NOTED:
                 self._wrap(holder_of(holder), attribute, functools.partial(self._noted, name))
-            for name in SCHEDULERS:
-                holder = f"torch.optim.lr_scheduler.{name}"
-                self._wrap(holder_of(holder), "step", functools.partial(self._noted, SCHEDULE))
+            for name, method in SCHEDULERS:
+                api = SCHEDULE if method == "step" else LOAD_SCHEDULE
+                holder = holder_of(f"torch.optim.lr_scheduler.{name}")
+                self._wrap(holder, method, functools.partial(self._noted, api))
             for name in INITIALISERS:
                 run = functools.partial(self._initialise, name)
                 self._wrap(torch.nn.init, name, run)
@@ -159,7 +165,7 @@ class Instruments:
                 self._wrap_distributed()
             if self._needs is None or self._needs.functions:
                 self._mode = stack.enter_context(
-                    FunctionMode(self.recorder, self._needs, self._looks)
+                    FunctionMode(self.recorder, self._needs, self._looks, self._inputs.picks)
                 )
                 self._modules.mode = self._mode
                 stack.callback(self._mode.optimizer_ends)
@@ -174,7 +180,7 @@ class Instruments:
         """At a loss, before its call with a result of None, and after it."""
         if result is None:
             return self._inputs.target(name, args, self.recorder.step)
-        evaluated = self.recorder.stage == "eval" and not torch.is_grad_enabled()
+        evaluated = self.recorder.context.stage == "eval" and not torch.is_grad_enabled()
         plain = type(result) is torch.Tensor and result.numel() == 1
         if self._scores is not None and evaluated and plain and bits_of(result) is not None:
             self._scores.add(name, float(result), self.variables.left())
@@ -255,6 +261,8 @@ class Instruments:
             # A wrapper of an optimizer has the groups of the one inside it.
             groups = getattr(getattr(args[0], "optimizer", None), "param_groups", [])
             fields[SCHEDULED] = not self._stepped.isdisjoint(map(id, groups))
+            if getattr(args[0], "optimizer", None) in self._optimizers:
+                fields[SCHEDULE_PLACE] = self._optimizers.place(args[0].optimizer)
         return self._call(name, lambda: original(*args, **kwargs), fields, inside=name not in MUTED)
 
     def _initialise(
@@ -293,11 +301,19 @@ class Instruments:
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         optimizer = args[0]
+
+        def made(_: None) -> dict[str, Value]:
+            fields: dict[str, Value] = {"groups": len(optimizer.param_groups)}
+            if self._needs is None or MAKE in self._needs.whole:
+                with self.recorder.aside():
+                    fields[AGAIN] = self.variables.are_as_left(parameters_of(optimizer))
+            return fields
+
         self._call(
-            "torch.optim.Optimizer.__init__",
+            MAKE,
             lambda: original(*args, **kwargs),
             {"class": type(optimizer).__qualname__},
-            result=lambda _: {"groups": len(optimizer.param_groups)},
+            result=made,
         )
         self.variables.add_optimizer(optimizer)
 
@@ -319,10 +335,15 @@ class Instruments:
             self.variables.add_optimizer(optimizer)
             before = self.variables.values()
             again = optimizer in self._optimizers
+            if not again:
+                self.variables.check_seen(optimizer)
             place = self._optimizers.place(optimizer)
             self._stepped.update(map(id, optimizer.param_groups))
             fields: dict[str, Value] = {"class": kind.__qualname__, "optimizer": place}
             fields["gradients"] = self.variables.gradient_state()
+            carried = self._left.carried(optimizer)
+            if carried is not None:
+                fields[CARRIED] = carried
             rates = [group.get("lr") for group in optimizer.param_groups]
             if all(type(rate) is float and rate == 0 for rate in rates):
                 fields[RATE] = True
@@ -367,10 +388,8 @@ class Instruments:
         number, inner, before = self._open_steps.pop(optimizer)
         with recorder.aside():
             recorder.leave(inner, {})
-            self.variables.note_step(recorder, before)
-            recorder.leave(number, {})
-            held = (each for group in optimizer.param_groups for each in group["params"])
-            self._left.keep(optimizer, held)
+            recorder.leave(number, self.variables.note_step(recorder, before))
+            self._left.stepped(optimizer, parameters_of(optimizer))
             if self._optimizers.begins(optimizer):
                 self.variables.note_states(recorder)
                 try:
@@ -389,7 +408,8 @@ class Instruments:
             self._follow_mode(parameters)
             before = self.variables.gradients(ZERO_GRAD)
             gradients = self.variables.gradient_state(parameters)
-            unused = self._left.unused(args[0], parameters)
+            owner = self._left.owner(args[0], parameters)
+            unused = None if owner is None else self._left.unused(owner)
         quiet = self._mode.unheard(ZERO_GRAD, parameters) if self._mode else nullcontext()
 
         def run() -> None:
@@ -397,12 +417,11 @@ class Instruments:
                 original(*args, **kwargs)
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, ZERO_GRAD)
-                if unused is not None:
-                    self._left.keep(args[0], parameters)
+                self._left.cleared(owner, parameters)
 
         fields = {**summarise_call(args[1:], kwargs), "gradients": gradients}
-        if unused is not None:
-            fields |= {"place": self._optimizers.place(args[0]), UNUSED: unused}
+        if owner is not None:
+            fields |= {"place": self._optimizers.place(owner), UNUSED: unused}
         self._call(ZERO_GRAD, run, fields)
 
     def _backward(
@@ -410,7 +429,7 @@ class Instruments:
     ) -> None:
         stack = self.recorder.open_calls()
         if stack and stack[-1].name == BACKWARD:
-            # Called with a function mode, it goes through the mode to itself.
+            # With other modes, or tensors of other classes, it goes through them to itself.
             original(*args, **kwargs)
             return
         nodes = None if self._needs is None else self._needs.nodes
@@ -421,7 +440,8 @@ class Instruments:
             fields: dict[str, Value] = {GRAPH: graph_of(roots, nodes)} if asked else {}
 
         def run() -> None:
-            original(*args, **kwargs)
+            with self._mode.without() if self._mode else nullcontext():
+                original(*args, **kwargs)
             with self.recorder.aside():
                 self.variables.note_gradients(self.recorder, before, BACKWARD)
 
@@ -432,12 +452,11 @@ class Instruments:
 
         Gradients are cleared to train: of these parameters, the mode of their model counts too.
         """
-        recorder, models = self.recorder, self.variables.whole_models()
-        if recorder.stage != "init" and (models or held):
+        context, models = self.recorder.context, self.variables.whole_models()
+        if context.stage != "init" and (models or held):
             followed = [each for each in models if each is self._modules.followed()]
             last = (followed or models)[-1:]
-            recorder.training = any(each.training for each in last) or trains(models, held)
-            recorder.stage = "train" if recorder.training else "eval"
+            context.follow(any(each.training for each in last) or trains(models, held))
 
     # Data, checkpoints
 
@@ -451,7 +470,7 @@ class Instruments:
         with suppress(Exception):  # A script's own sampler may fail to tell its length.
             fields["batches"] = len(loader)
         compared = self._needs is None or self._needs.batches
-        return self._call(
+        batch = self._call(
             BATCH,
             lambda: original(*args, **kwargs),
             fields,
@@ -460,12 +479,14 @@ class Instruments:
             result=summarise_batch if compared else summarise_result,
             digest=digest_of_all if compared else None,
         )
+        with self.recorder.aside():
+            self._inputs.origins.delivered(loader, batch)
+        return batch
 
     def _epoch(
         self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if self.recorder.stage != "init":
-            self.recorder.epoch += 1
+        self.recorder.context.begin_epoch()
         return original(*args, **kwargs)
 
     def _save(

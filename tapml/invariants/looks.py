@@ -7,6 +7,7 @@ call that it belongs to.
 from __future__ import annotations
 
 import re
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 
 from tapml.invariants.summaries import tensors_in
+from tapml.invariants.versions import PLAIN
 
 _NODES: Final = 512
 
@@ -69,27 +71,94 @@ def untracked_norms(model: torch.nn.Module) -> int:
 
 
 class GradientsLeft:
-    """Tells whether an optimizer used the gradients that are cleared."""
+    """Tells whether optimizers use the gradients that are cleared, and clear those that they used.
+
+    One is known from its first step on.
+    """
 
     def __init__(self) -> None:
         self._marks: WeakKeyDictionary[torch.optim.Optimizer, _Mark | None] = WeakKeyDictionary()
+        # A parameter and the gradient that the last step used, until that is cleared.
+        self._used: WeakKeyDictionary[torch.optim.Optimizer, _Used | None] = WeakKeyDictionary()
 
-    def keep(self, owner: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
-        """The optimizer has used, or cleared, what there is."""
+    def owner(
+        self, part: torch.nn.Module | torch.optim.Optimizer, parameters: Iterable[torch.Tensor]
+    ) -> torch.optim.Optimizer | None:
+        """The optimizer that a part is, or that has the first of its parameters from a module."""
+        if isinstance(part, torch.optim.Optimizer):
+            return part if part in self._marks else None
+        held = set(map(id, parameters))
+        return next((each for each in self._marks if id(parameters_of(each)[0]) in held), None)
+
+    def stepped(self, owner: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
+        """The optimizer has used the gradients that there are."""
         self._marks[owner] = _mark(parameters)
+        first = next((each for each in parameters if each.is_leaf and each.grad is not None), None)
+        if first is not None and first.grad is not None:
+            self._used[owner] = weakref.ref(first), weakref.ref(first.grad)
 
-    def unused(self, owner: object, parameters: Iterable[torch.Tensor]) -> bool | None:
-        """Whether there are gradients that it did not use; None before its first step.
+    def cleared(
+        self, owner: torch.optim.Optimizer | None, parameters: Iterable[torch.Tensor]
+    ) -> None:
+        """Gradients of parameters are cleared, most of them the optimizer's."""
+        if owner is not None:
+            self._marks[owner] = _mark(parameters_of(owner))
+        held = set(map(id, parameters))
+        for optimizer, used in self._used.items():
+            first = None if used is None else used[0]()
+            if first is not None and id(first) in held:
+                self._used[optimizer] = None
 
-        None of a module, which uses no gradient.
-        """
-        if not isinstance(owner, torch.optim.Optimizer) or owner not in self._marks:
-            return None
-        now = _mark(parameters)
+    def unused(self, owner: torch.optim.Optimizer) -> bool:
+        """Whether there are gradients that the optimizer did not use."""
+        now = _mark(parameters_of(owner))
         return now is not None and now != self._marks[owner]
+
+    def carried(self, owner: torch.optim.Optimizer) -> bool | None:
+        """Whether gradients that the last step used were not cleared; None before a first step."""
+        if owner not in self._used:
+            return None
+        used = self._used[owner]
+        parameter, gradient = (None, None) if used is None else (used[0](), used[1]())
+        return parameter is not None and gradient is not None and parameter.grad is gradient
+
+
+def is_rounded(tensor: torch.Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    """Whether a parameter may keep its value because a step is less than it can tell.
+
+    Its gradient is what rounding leaves of zero, as that of a bias before a BatchNorm, or the
+    learning rate is, as at the end of a schedule.
+    """
+    gradient = tensor.grad if tensor.is_leaf else None
+    if gradient is None or type(gradient) not in PLAIN or not gradient.is_floating_point():
+        return False
+    if gradient.layout != torch.strided or not gradient.numel():
+        return False
+    largest = float(gradient.detach().abs().max())
+    weight, least = float(tensor.detach().abs().max()), torch.finfo(tensor.dtype).eps
+    if 0 < largest <= least * max(weight, 1.0):
+        return True
+    return any(
+        0 < _longest_step(optimizer, group, tensor, largest) <= least * weight
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        if any(each is tensor for each in group["params"])
+    )
+
+
+def _longest_step(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], tensor: torch.Tensor, slope: float
+) -> float:
+    """How far a step moves an element, about: adaptive ones by their rate, whatever the slope."""
+    rate = float(group.get("lr", 1.0))
+    if not isinstance(optimizer, torch.optim.SGD):
+        return rate
+    momentum = optimizer.state.get(tensor, {}).get("momentum_buffer")
+    return rate * (slope if momentum is None else max(slope, float(momentum.abs().max())))
 
 
 _Mark = tuple[int, int, int]
+_Used = tuple["weakref.ref[torch.Tensor]", "weakref.ref[torch.Tensor]"]
 
 
 def _mark(parameters: Iterable[torch.Tensor]) -> _Mark | None:

@@ -139,8 +139,7 @@ class ModuleCalls:
         if torch.is_grad_enabled():
             self._variables.ran_with_gradients(module)
         recorder.begin_training()
-        recorder.training = module.training
-        recorder.stage = "train" if module.training else "eval"
+        recorder.context.follow(module.training)
         fields: dict[str, Value] = {"class": type(module).__qualname__}
         fields["module.training"] = module.training
         fields |= self._inputs.given(module, args, recorder.step)

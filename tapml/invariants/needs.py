@@ -47,6 +47,8 @@ class Needs:
         Whether they compare checkpoints with evaluations.
     saved
         Whether they compare checkpoints with the weights of models.
+    origins
+        Whether they ask where targets come from.
     nodes
         Kinds of nodes that they look for in the graphs of losses.
     """
@@ -64,6 +66,7 @@ class Needs:
     norms: bool = False
     scores: bool = False
     saved: bool = False
+    origins: bool = False
     nodes: frozenset[str] = frozenset()
 
     @property
@@ -105,5 +108,6 @@ def needs_of(invariants: InvariantSet) -> Needs:
         any(known[each.relation].norms for each in found),
         any(known[each.relation].scores for each in found),
         any(known[each.relation].saved for each in found),
+        any(known[each.relation].origins for each in found),
         frozenset(each.params["node"] for each in found if "node" in each.params),
     )

@@ -15,11 +15,14 @@ import msgspec
 
 from tapml.invariants.record import (
     ACTIVATION,
+    AGAIN,
     BEST,
+    CARRIED,
     CHANGED,
     CURRENT,
     GRAPH,
     NODE,
+    ORIGIN,
     OVER,
     PARTS,
     RATE,
@@ -41,11 +44,14 @@ _NEVER: Final = ("step", "epoch", "place", "length", "shape", "digest", "weights
 # What a relation of its own looks at is no condition of another.
 _LOOKS: Final = (
     ACTIVATION,
+    AGAIN,
     BEST,
+    CARRIED,
     CHANGED,
     CURRENT,
     GRAPH,
     NODE,
+    ORIGIN,
     OVER,
     RATE,
     ROUNDED,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 Value: TypeAlias = str | int | float | bool | list[Any] | None
 Fields: TypeAlias = Mapping[str, Value]
@@ -43,6 +44,7 @@ SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.step"
 SAVE: Final = "torch.save"
 LOAD: Final = "torch.nn.Module.load_state_dict"
 LOAD_OPTIMIZER: Final = "torch.optim.Optimizer.load_state_dict"
+LOAD_SCHEDULE: Final = "torch.optim.lr_scheduler.LRScheduler.load_state_dict"
 MAKE: Final = "torch.optim.Optimizer.__init__"
 CLIPS: Final = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 CURRENT: Final = "weights.current"
@@ -69,15 +71,28 @@ UNTRACKED: Final = "norms.untracked"
 TARGET: Final = "target.changed"
 """The field of a loss in training with whether its target differs from that of the step before.
 Only if the target has fractions and the model's input differs."""
+ORIGIN: Final = "target.origin"
+"""The field of a loss with where its target comes from: a tensor of the batch, or rows beside the
+model's input; see :meth:`~tapml.invariants.origins.Origins.of`."""
+ELSEWHERE: Final = "elsewhere"
+"""The origin of a target that was made of neither."""
 NODE: Final = "result.node"
 """The field of a loss with the kind of node that its result has in the graph of gradients."""
 GRAPH: Final = "graph"
 """The field of a backward call with the kinds of nodes in the graph that it begins with."""
 SCHEDULED: Final = "optimizer.steps"
 """The field of a scheduler's step with whether its optimizer has stepped, where one has."""
+SCHEDULE_PLACE: Final = "optimizer.place"
+"""The same: the place of its optimizer among those that step."""
+CARRIED: Final = "gradients.carried"
+"""The field of an optimizer's step, from its second on, with whether it has gradients that it used
+in the step before."""
 UNUSED: Final = "unused"
 """The field of an optimizer's ``zero_grad`` with whether it clears gradients that came after its
 step."""
+AGAIN: Final = "parameters.again"
+"""The field of an optimizer that is made with whether it gets parameters that are what the last
+step of another one left."""
 RATE: Final = "rate.zero"
 """The field of an optimizer's step whose learning rates are all zero."""
 BEST: Final = "score.best"
@@ -87,7 +102,8 @@ OVER: Final = "score.over"
 SCORE: Final = "score.loss"
 """The same: the API of the loss."""
 ROUNDED: Final = "grad.tiny"
-"""The field of a variable's state that did not change, and whose gradient is rounding error."""
+"""The field of a variable's state that did not change, and whose step is rounding error; also of
+an optimizer's step in which all were such."""
 IDLE: Final = "model.without_gradients"
 """The field of a variable's state if its model never ran with gradients."""
 MODEL: Final = "model.place"
@@ -104,6 +120,11 @@ COMPARED: Final = frozenset(
     ]
 )
 """Losses with a target of numbers."""
+WITH_TARGET: Final = COMPARED | {
+    "torch.nn.functional.cross_entropy",
+    "torch.nn.functional.nll_loss",
+}
+"""Losses whose second argument is a target."""
 ON_LOGITS: Final = frozenset(
     f"torch.nn.functional.{name}"
     for name in ["binary_cross_entropy_with_logits", "cross_entropy", "mse_loss", "nll_loss"]
@@ -157,8 +178,7 @@ class Row(NamedTuple):
     fields: Fields
 
 
-@dataclass(slots=True, eq=False)
-class Record:
+class Record(msgspec.Struct, eq=False):
     """A call with its result, or a change or state of a variable; attributes as of :class:`Row`."""
 
     kind: str
@@ -172,7 +192,7 @@ class Record:
     context: Fields
     fields: Fields
     done: bool = False
-    children: list[Record] = field(default_factory=list)
+    children: list[Record] = []
     seen: Sequence[str] = ()
 
     @property
@@ -181,8 +201,7 @@ class Record:
         return {"rank": self.rank, **self.context, **self.fields}
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The records of one step, by process.
 
     Attributes

@@ -7,13 +7,15 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+import msgspec
 import torch
 
+from tapml.invariants.context import Context
 from tapml.invariants.record import (
     BEFORE_TRAINING,
     CALL,
@@ -26,7 +28,6 @@ from tapml.invariants.record import (
     Value,
 )
 from tapml.invariants.repeating import Repeating
-from tapml.invariants.summaries import dtype_name
 from tapml_targets.errors import InputError
 
 _LIBRARIES: Final = tuple(
@@ -55,7 +56,7 @@ def _wait_for_gloo() -> None:
     time.sleep(0.3)
 
 
-class OpenCall:
+class OpenCall(msgspec.Struct, eq=False):
     """A call that has not returned.
 
     Attributes
@@ -68,32 +69,55 @@ class OpenCall:
         What :meth:`Recorder.touch` noted inside it.
     """
 
-    __slots__ = ("blind", "name", "number", "seen")
+    number: int
+    name: str
+    blind: bool = False
+    seen: set[str] | None = None
 
-    def __init__(self, number: int, name: str, blind: bool = False) -> None:
-        self.number, self.name, self.blind = number, name, blind
-        self.seen: set[str] | None = None
+
+class _Thread(threading.local):
+    """What a thread is in the middle of; each thread has its own.
+
+    Attributes
+    ----------
+    number
+        0 is the thread that started the recording.
+    muted
+        Whether it is inside the recording or a muted call.
+    stack
+        Its open calls from the outermost.
+    """
+
+    def __init__(self, main: int) -> None:
+        mine = threading.get_ident()
+        self.number = 0 if mine == main else mine % 1_000_000
+        self.muted = False
+        self.stack: list[OpenCall] = []
 
 
 class _Aside:
     """Records nothing of this thread, and sees tensors without function modes."""
 
-    __slots__ = ("_before", "_local", "_torch")
+    __slots__ = ("_before", "_thread", "_torch")
 
-    def __init__(self, local: threading.local, *, torch_functions: bool) -> None:
-        self._local = local
+    def __init__(self, thread: _Thread, *, torch_functions: bool) -> None:
+        self._thread = thread
         self._torch = None if torch_functions else torch._C.DisableTorchFunction()
 
     def __enter__(self) -> None:
-        self._before = getattr(self._local, "muted", False)
-        self._local.muted = True
+        self._before = self._thread.muted
+        self._thread.muted = True
         if self._torch is not None:
             self._torch.__enter__()
 
     def __exit__(self, *error: object) -> None:
         if self._torch is not None:
             self._torch.__exit__(None, None, None)
-        self._local.muted = self._before
+        self._thread.muted = self._before
+
+
+def _takes_nothing(*_: object) -> bool:
+    return False
 
 
 class Sink(Protocol):
@@ -110,8 +134,8 @@ class Recorder:
     ----------
     step
         Optimizer steps that have been completed; -1 before training begins.
-    stage
-        ``init`` before training, then ``train`` or ``eval`` as the model's mode is.
+    context
+        What the process is doing.
     enabled
         Whether rows are taken. A forked child turns it off: most are workers of a data loader,
         whose parent records what they deliver.
@@ -124,11 +148,8 @@ class Recorder:
 
     def __init__(self, sink: Sink, repeating: Repeating | None = None) -> None:
         self.step = BEFORE_TRAINING
-        self.stage = "init"
-        self.training = False
-        self.epoch = 0
+        self.context = Context()
         self.rank = int(os.environ.get("RANK", "0"))
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.enabled = True
         self.over = False
         self.again: Callable[[], Sink] | None = None
@@ -136,17 +157,17 @@ class Recorder:
         self.last_source = ""
         self._sink = sink
         self._rows: list[Row] = []
-        self._local = threading.local()
-        self._main = threading.get_ident()
-        self._meta: dict[str, Value] = {}
+        self._thread = _Thread(threading.get_ident())
         self._next = 0
         self._files: dict[str, str | None] = {}
-        self._contexts: dict[tuple[Any, ...], Fields] = {}
         self._repeating = repeating
+        # Whether a step of a watched run that repeats the one before needs no row.
+        self._takes = repeating.takes if repeating is not None else _takes_nothing
 
     def joins(self, rank: int, world: int) -> None:
         """Take this process's place in its process group."""
-        self.rank, self.world = rank, world
+        self.rank = rank
+        self.context.join(world)
         atexit.unregister(_wait_for_gloo)
         atexit.register(_wait_for_gloo)
 
@@ -160,120 +181,103 @@ class Recorder:
             return False
         self._forked, self.enabled = False, True
         self._sink, self._rows = self.again(), []
-        self._local, self._main = threading.local(), threading.get_ident()
-        self.step, self.stage, self.training, self.epoch = BEFORE_TRAINING, "init", False, 0
+        self._thread = _Thread(threading.get_ident())
+        self.step = BEFORE_TRAINING
+        self.context.restart()
         return True
 
     @property
     def muted(self) -> bool:
         """Whether this thread is inside the recording or a muted call, or the recording is over."""
-        return not self.enabled or self.over or getattr(self._local, "muted", False)
+        return not self.enabled or self.over or self._thread.muted
 
     def mute(self) -> AbstractContextManager[None]:
         """Record nothing of this thread inside the block."""
-        return _Aside(self._local, torch_functions=True)
+        return _Aside(self._thread, torch_functions=True)
 
     def aside(self) -> AbstractContextManager[None]:
         """For the recording's own looks at tensors: mute, and bypass the function modes."""
-        return _Aside(self._local, torch_functions=False)
+        return _Aside(self._thread, torch_functions=False)
 
     def open_calls(self) -> list[OpenCall]:
         """The open calls of this thread from the outermost."""
-        try:
-            stack: list[OpenCall] = self._local.stack
-        except AttributeError:
-            stack = self._local.stack = []
-        return stack
+        return self._thread.stack
 
     def begin_training(self) -> None:
         """Training begins with this call; what came before was set-up."""
         if self.step == BEFORE_TRAINING:
-            self.step, self.stage, self.training = 0, "train", True
+            self.step = 0
+            self.context.follow(training=True)
 
     def enter(self, name: str, fields: Fields, digest: str = "") -> int:
         """Record the entry of a call and return its id."""
-        stack = self.open_calls()
+        thread, context = self._thread, self.context.now()
+        stack = thread.stack
         number = self._next
         self._next = number + 1
         parent = stack[-1].number if stack else -1
-        if not self._repeats(CALL, name, number, parent, digest, fields):
-            self._add(CALL, name, number, parent, None, digest, fields)
+        if thread.number or not self._takes(CALL, name, number, parent, digest, context, fields):
+            self._make(CALL, name, number, parent, digest, context, fields)
         stack.append(OpenCall(number, name))
         return number
-
-    def _repeats(
-        self, kind: str, name: str, number: int, parent: int, digest: str, fields: Fields
-    ) -> bool:
-        """Whether it needs no row, because the step before has it at this place."""
-        repeating = self._repeating
-        if repeating is None or not repeating.follows or not self.enabled:
-            return False
-        if threading.get_ident() != self._main:
-            return False
-        # Nobody asks a return for its context: its call has it.
-        context = _NO_CONTEXT if kind == RETURN else self._context()
-        return repeating.takes(kind, name, number, parent, digest, context, fields)
 
     @property
     def blind(self) -> bool:
         """Whether nobody looks at the innermost open call."""
-        stack = self.open_calls()
+        stack = self._thread.stack
         return bool(stack) and stack[-1].blind
 
     def enter_blind(self, name: str) -> int:
         """A call that nobody looks at begins; :meth:`leave` ends it."""
         number = self._next
         self._next += 1
-        self.open_calls().append(OpenCall(number, name, blind=True))
+        self._thread.stack.append(OpenCall(number, name, blind=True))
         return number
 
     def touch(self, name: str) -> None:
         """Something happens inside the innermost open call: its return says what, once each."""
-        stack = self.open_calls()
-        if stack and not stack[-1].blind:
-            if stack[-1].seen is None:
-                stack[-1].seen = set()
-            stack[-1].seen.add(name)
+        stack = self._thread.stack
+        call = stack[-1] if stack else None
+        if call is not None and not call.blind:
+            if call.seen is None:
+                call.seen = set()
+            call.seen.add(name)
 
     def leave(self, number: int, fields: Fields, digest: str = "") -> None:
         """Record the return of a call; calls above it that raised are closed with it."""
-        stack = self.open_calls()
-        call = None
+        thread = self._thread
+        stack, call = thread.stack, None
         while stack and stack[-1].number >= number:
             call = stack.pop()
             if call.number == number:
                 break
         if call is not None and call.seen:
             fields = {**fields, SEEN: sorted(call.seen)}
+        if call is not None and call.blind:
+            return
         name = call.name if call else ""
-        blind = call is not None and call.blind
-        if not blind and not self._repeats(RETURN, name, number, -1, digest, fields):
-            self._add(RETURN, name, number, -1, "", digest, fields)
+        # Nobody asks a return of a watched run for its context: its call has it.
+        context = self.context.now() if self._repeating is None else _NO_CONTEXT
+        if thread.number or not self._takes(RETURN, name, number, -1, digest, context, fields):
+            self._make(RETURN, name, number, -1, digest, context, fields, source="")
 
     def note(self, kind: str, name: str, fields: Fields, digest: str = "") -> None:
         """Record a change or state of a variable, inside the innermost open call."""
-        stack = self.open_calls()
-        parent = stack[-1].number if stack else -1
-        if not self._repeats(kind, name, -1, parent, digest, fields):
-            self._add(kind, name, -1, parent, self.last_source, digest, fields)
+        thread, context = self._thread, self.context.now()
+        parent = thread.stack[-1].number if thread.stack else -1
+        if thread.number or not self._takes(kind, name, -1, parent, digest, context, fields):
+            source = self.last_source
+            self._make(kind, name, -1, parent, digest, context, fields, source=source)
 
     def note_states(self, states: list[tuple[str, Fields, str]]) -> None:
         """Record the states of variables after a step: name, fields and digest of each."""
         taken = 0
-        repeating, mine = self._repeating, threading.get_ident() == self._main
-        if repeating is not None and self.enabled and mine:
-            stack = self.open_calls()
-            parent = stack[-1].number if stack else -1
-            taken = repeating.takes_states(states, parent, self._context())
+        thread, repeating = self._thread, self._repeating
+        if repeating is not None and self.enabled and not thread.number:
+            parent = thread.stack[-1].number if thread.stack else -1
+            taken = repeating.takes_states(states, parent, self.context.now())
         for name, fields, digest in states[taken:]:
             self.note(STATE, name, fields, digest)
-
-    def set_meta(self, values: Mapping[str, Value]) -> None:
-        """Add values to the context from here on; None removes one."""
-        for name, value in values.items():
-            self._meta[f"meta.{name}"] = value
-        self._meta = {name: value for name, value in self._meta.items() if value is not None}
-        self._contexts.clear()
 
     def release(self) -> None:
         """Make the rows that this step has so far: it does not repeat the one before."""
@@ -289,25 +293,24 @@ class Recorder:
 
     def end(self, **fields: Value) -> None:
         """Record the end of the process."""
-        self._add(END, "", -1, -1, "", "", fields)
+        self._make(END, "", -1, -1, "", self.context.now(), fields, source="")
         self.flush(wait=True)
 
-    def _add(
+    def _make(
         self,
         kind: str,
         name: str,
         number: int,
         parent: int,
-        source: str | None,
         digest: str,
+        context: Fields,
         fields: Fields,
+        *,
+        source: str | None = None,
     ) -> None:
         """Make a row; without a source, find the line of the script."""
         if not self.enabled:
             return
-        identity = threading.get_ident()
-        quiet = kind == RETURN and self._repeating is not None
-        context = _NO_CONTEXT if quiet else self._context()
         self.release()
         self._put(
             Row(
@@ -317,7 +320,7 @@ class Recorder:
                 parent,
                 self.step,
                 self.rank,
-                0 if identity == self._main else identity % 1_000_000,
+                self._thread.number,
                 time.monotonic_ns(),
                 self._source() if source is None else source,
                 digest,
@@ -332,27 +335,6 @@ class Recorder:
         self._rows.append(row)
         if len(self._rows) >= _BUFFERED:
             self.flush()
-
-    def _context(self) -> Fields:
-        cast = ""
-        if torch._C._is_any_autocast_enabled():
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    cast = dtype_name(torch.get_autocast_dtype(device))
-        grad = torch.is_grad_enabled()
-        key = (self.epoch, self.stage, self.training, grad, cast, self.world)
-        found = self._contexts.get(key)
-        if found is None:
-            found = self._contexts[key] = {
-                "epoch": self.epoch,
-                "stage": self.stage,
-                "training": self.training,
-                "grad": grad,
-                "autocast": cast,
-                "world": self.world,
-                **self._meta,
-            }
-        return found
 
     def _source(self) -> str:
         """The innermost line outside PyTorch and the recording."""
@@ -430,4 +412,4 @@ def set_meta(**values: str | float | bool | None) -> None:
             )
     recorder = recording()
     if recorder is not None:
-        recorder.set_meta(dict(values))
+        recorder.context.set_meta(values)

@@ -69,7 +69,7 @@ class Relation:
         Whether it reads the digests of a data loader's batches.
     own
         Whether its rules are about the program that they were learned from, and no other.
-    between, inputs, fresh, targets, norms, scores, saved
+    between, inputs, fresh, targets, norms, scores, saved, origins
         As of :class:`~tapml.invariants.needs.Needs`.
     """
 
@@ -87,6 +87,7 @@ class Relation:
     norms: ClassVar[bool] = False
     scores: ClassVar[bool] = False
     saved: ClassVar[bool] = False
+    origins: ClassVar[bool] = False
 
     def hypotheses(self, windows: Sequence[Window]) -> Iterable[Params]:
         """Rules that may hold in a run: those it shows at least once."""
@@ -117,9 +118,9 @@ class Relation:
     ) -> tuple[str, str] | None:
         """Why a rule never applied in a run of the program that it was learned from.
 
-        `called` has the first call of each API, and `steps` is the number of the last step. The
-        answer is a call that the run makes, and what it does not do about it; None if that is no
-        error.
+        `called` has the first call of each API, and of each class of models after ``model.forward``
+        and a space; `steps` is the number of the last step. The answer is a call that the run
+        makes, and what it does not do about it; None if that is no error.
         """
         return None
 

@@ -15,6 +15,7 @@ from tapml.invariants.record import BATCH, CALL, STATE, Assembler, Fields, Recor
 
 _Made = tuple[Row, int, int, str, Fields]
 _Wanted = tuple[str, str, Fields, Fields, str]
+"""Kind, name, context, fields and digest."""
 
 
 class Repeating:
@@ -31,7 +32,7 @@ class Repeating:
     def __init__(self) -> None:
         self.times = 0
         self._rows: list[Row] = []
-        # Kind, name, context, fields and digest of each: all that is compared.
+        # All that is compared of each.
         self._wanted: list[_Wanted] = []
         # Places of states of variables among them, and which of these are equal.
         self._states: list[int] = []
@@ -55,15 +56,9 @@ class Repeating:
         place = len(made)
         if not self.follows or place >= len(self._wanted):
             return False
-        its_kind, its_name, its_context, its_fields, its_digest = self._wanted[place]
-        same = (
-            its_kind == kind
-            and its_name == name
-            and (its_context is context or its_context == context)
-            # The place of a batch in its epoch is no two times the same.
-            and (its_fields is fields or its_fields == fields or name == BATCH)
-            and (its_digest == digest or kind == STATE or name == BATCH)
-        )
+        now, wanted = (kind, name, context, fields, digest), self._wanted[place]
+        # One comparison of all, in which objects that are one are equal.
+        same = now == wanted or _is_alike(now, wanted)
         if same:
             made.append((self._rows[place], number, parent, digest, fields))
         return same
@@ -148,6 +143,17 @@ class Repeating:
         for row in self._rows:
             assembler.feed(row._replace(step=step))
         return Window(step, (assembler.close()[1],))
+
+
+def _is_alike(now: _Wanted, wanted: _Wanted) -> bool:
+    """Whether only that differs which differs from step to step.
+
+    A variable has another digest, and a batch another place in its epoch.
+    """
+    kind, name, *_ = now
+    if name == BATCH:
+        return now[:3] == wanted[:3]
+    return kind == STATE and now[:4] == wanted[:4]
 
 
 def _pattern(digests: list[str]) -> list[int]:

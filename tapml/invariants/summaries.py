@@ -6,13 +6,15 @@ its type. No addresses and no tensor contents get into fields.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from tapml.invariants.record import PARTS, Value
+from tapml.invariants.versions import PLAIN
 
 _TEXT: Final = 80
 _ITEMS: Final = 4
@@ -29,16 +31,29 @@ def digest(tensor: torch.Tensor) -> str:
     local = getattr(plain, "to_local", None)
     if local is not None:
         plain = local()
-    if plain.layout != torch.strided or plain.is_meta or plain.is_quantized or _inside(plain):
+    if not _has_values(plain) or plain.is_quantized:
         return ""
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     state.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-    flat = plain.cpu().contiguous().reshape(-1)
-    if flat.numel():
-        state.update(flat.view(torch.uint8).numpy().data)
+    flat = plain.cpu().contiguous()
+    state.update(_memory_of(flat))
     return state.hexdigest()
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether it has a storage with its values; that of a part that ranks share may be empty."""
+    plain = tensor.layout == torch.strided and not tensor.is_meta and not is_transformed(tensor)
+    return plain and (not tensor.numel() or bool(tensor.untyped_storage().nbytes()))
+
+
+def _memory_of(tensor: torch.Tensor) -> ctypes.Array[ctypes.c_char]:
+    """The bytes of a contiguous tensor in the memory of the processor, as long as it lies there.
+
+    After ``Tensor.numpy`` the run could not resize the storage any more.
+    """
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -48,10 +63,8 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor | None:
     tensors that cannot be looked at in this way: they have a :func:`digest`.
     """
     plain = tensor.detach()
-    whole = plain.layout == torch.strided and not plain.is_meta and plain.is_contiguous()
+    whole = _has_values(plain) and plain.is_contiguous() and plain.numel()
     if not whole or plain.is_conj() or plain.is_neg() or hasattr(plain, "to_local"):
-        return None
-    if _inside(plain):
         return None
     begin = plain.storage_offset() * plain.itemsize
     widest = next(
@@ -64,12 +77,12 @@ def is_finite_number(value: Any) -> bool | None:
     """Whether a tensor of one number is finite; None for anything else, or without a value."""
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         return None
-    if value.is_meta or _inside(value):
+    if value.is_meta or is_transformed(value):
         return None
     return bool(torch.isfinite(value.detach()))
 
 
-def _inside(tensor: torch.Tensor) -> bool:
+def is_transformed(tensor: torch.Tensor) -> bool:
     """Whether it stands for many tensors, or a tangent, of a transform such as ``vmap``."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
@@ -97,7 +110,7 @@ def parts_of(value: Any) -> list[str]:
     """
     found = []
     for tensor in tensors_in(value):
-        plain = tensor.layout == torch.strided and not _inside(tensor) and tensor.ndim > 1
+        plain = tensor.layout == torch.strided and not is_transformed(tensor) and tensor.ndim > 1
         many = plain and tensor.numel() > _FEW * len(tensor)
         found.append(digest(tensor) if many and has_fractions(tensor) else "")
     return found
@@ -105,7 +118,7 @@ def parts_of(value: Any) -> list[str]:
 
 def has_fractions(tensor: torch.Tensor) -> bool:
     """Whether it has several numbers that are not all equal, and some with a fraction."""
-    plain = tensor.layout == torch.strided and not tensor.is_meta and not _inside(tensor)
+    plain = tensor.layout == torch.strided and not tensor.is_meta and not is_transformed(tensor)
     if not plain or not tensor.is_floating_point() or tensor.numel() < 2:
         return False
     values = tensor.detach().float()
@@ -197,7 +210,7 @@ class Shared:
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
         """As :func:`summarise_call`."""
-        key = (*map(_key, args), "", *kwargs, *map(_key, kwargs.values()))
+        key = (*_keys(args), "", *kwargs, *_keys(kwargs.values()))
         found = self._calls.get(key)
         if found is None:
             found = summarise_call(args, kwargs)
@@ -208,7 +221,7 @@ class Shared:
         self, training: bool, parts: tuple[str, ...] | None, args: Sequence[Any]
     ) -> dict[str, Value]:
         """As :func:`summarise_module`."""
-        key = (parts, training, *map(_key, args))
+        key = (parts, training, *_keys(args))
         found = self._modules.get(key)
         if found is None:
             found = summarise_module(training, parts, args)
@@ -217,7 +230,7 @@ class Shared:
 
     def result(self, result: Any) -> dict[str, Value]:
         """As :func:`summarise_result`."""
-        key = _key(result)
+        key = (result.dtype, result.shape) if type(result) in PLAIN else _key(result)
         found = self._results.get(key)
         if found is None:
             found = summarise_result(result)
@@ -234,20 +247,33 @@ _KNOWN: Final = 2048
 _VALUES: Final = frozenset((*_PLAIN, str, torch.dtype, torch.Size))
 
 
-def _key(value: Any) -> Any:
-    """What the summary of a value depends on; hashable."""
-    kind = type(value)
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
-        return value.dtype, value.shape
-    if kind in _VALUES:
+def _keys(values: Iterable[Any]) -> list[Any]:
+    """What the summary of each value depends on; hashable."""
+    return [
+        (each.dtype, each.shape)
+        if type(each) in PLAIN
         # 1, 1.0 and True are one key, and three summaries.
+        else (type(each), each)
+        if type(each) in _VALUES
+        else _key(each)
+        for each in values
+    ]
+
+
+def _key(value: Any) -> Any:
+    """As :func:`_keys`, of one value, which is no plain tensor."""
+    kind = type(value)
+    if kind in _VALUES:
         return kind, value
-    if kind is dict or isinstance(value, Mapping):
-        return kind, *value, *map(_key, value.values())
-    if kind is tuple or kind is list or isinstance(value, Sequence):
+    listed = kind is tuple or kind is list
+    if listed and len(value) <= _ITEMS and _VALUES.issuperset(map(type, value)):
+        return kind, *value, *map(type, value)
+    if not listed and isinstance(value, Mapping):
+        return kind, *value, *_keys(value.values())
+    if listed or isinstance(value, Sequence):
         many = len(value) > _ITEMS
         whole = many and all(type(each) is int for each in value)
-        return kind, len(value), whole, *map(_key, value[:_ITEMS] if many else value)
+        return kind, len(value), whole, *_keys(value[:_ITEMS] if many else value)
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape)
     return kind

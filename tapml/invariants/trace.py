@@ -6,14 +6,13 @@ killed can be read. Names, contexts and fields repeat from step to step; they ar
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +47,7 @@ _COLUMNS: Final = tuple(_SCHEMA.names)
 _JSON_COLUMNS: Final = ("context", "fields")
 _LARGEST_FIELD: Final = 1 << 20
 _FULL: Final = 64
+_FIELDS: Final = 4096
 
 
 class TraceWriter:
@@ -140,8 +140,7 @@ def _json(value: Mapping[str, Any], texts: dict[int, str]) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True, eq=False):
     """A stored trace.
 
     Attributes
@@ -271,16 +270,18 @@ def rows_of(path: Path, notes: list[str], source: pa.NativeFile | None = None) -
             ipc.open_stream(file) as stream,
         ):
             _check_format(path, stream.schema)
+            # Of equal fields, which steps repeat, there is one object.
+            decoded = lru_cache(_FIELDS)(_decoded)
             while True:
                 try:
                     batch = stream.read_next_batch()
                 except StopIteration:
                     return
-                except (OSError, pa.ArrowInvalid):
+                except (OSError, pa.ArrowException):
                     notes.append(f"{path.name} was cut; what came before the cut is used")
                     return
-                yield from _rows_in(batch)
-    except (OSError, pa.ArrowInvalid) as error:
+                yield from _rows_in(path, batch, decoded)
+    except (OSError, pa.ArrowException) as error:
         if path.stat().st_size == 0:
             notes.append(f"{path.name} is empty: its process was killed before the first step")
             return
@@ -296,26 +297,48 @@ def _check_format(path: Path, schema: pa.Schema) -> None:
             f"{path} has the format {found[:60]}; this tapml reads {FORMAT}. Collect it again with "
             "this version"
         )
-    if schema.names != list(_COLUMNS):
-        raise InputError(f"{path} has the columns {schema.names}; expected {list(_COLUMNS)}")
+    if not schema.equals(_SCHEMA):
+        raise InputError(f"{path} has other columns than a trace; collect it again")
 
 
-def _rows_in(batch: pa.RecordBatch) -> Iterator[Row]:
+def _rows_in(path: Path, batch: pa.RecordBatch, decoded: Callable[[str], Fields]) -> list[Row]:
     columns: list[list[Any]] = []
-    for name in _COLUMNS:
-        column = batch.column(_COLUMNS.index(name))
-        if name in _JSON_COLUMNS:
-            decoded = [_decoded(text) for text in column.dictionary.to_pylist()]
-            columns.append([decoded[index] for index in column.indices.to_pylist()])
-        else:
-            columns.append(column.to_pylist())
-    for values in zip(*columns, strict=True):
-        yield Row(*values)
+    try:
+        for name in _COLUMNS:
+            column = batch.column(_COLUMNS.index(name))
+            if isinstance(column, pa.DictionaryArray):
+                known: list[Any] = _texts(column.dictionary)
+                if name in _JSON_COLUMNS:
+                    known = [decoded(text) for text in known]
+                columns.append([known[index] for index in _numbers(column.indices)])
+            else:
+                columns.append(_numbers(column) if name != "digest" else _texts(column))
+        return list(map(Row._make, zip(*columns, strict=True)))
+    except (IndexError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {error}; collect it again") from error
 
 
-def _decoded(text: str | None) -> Fields:
-    if text is None or len(text) > _LARGEST_FIELD:
-        raise InputError("a field of the trace is missing or too large; collect the trace again")
-    with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
-        return msgspec.json.decode(text, type=dict[str, Any])
-    raise InputError("a field of the trace is damaged; collect the trace again")
+def _numbers(array: pa.Array) -> list[int]:
+    """The numbers of an array, which the trace never leaves out.
+
+    ``to_pylist`` makes an object of Arrow for each.
+    """
+    if not len(array):
+        return []
+    content = memoryview(array.buffers()[1]).cast("B")
+    numbers = content.cast("q") if array.type.bit_width == 64 else content.cast("i")
+    return numbers[array.offset : array.offset + len(array)].tolist()
+
+
+def _texts(array: pa.Array) -> list[str]:
+    """The texts of an array, as :func:`_numbers`."""
+    _, places, content = array.buffers()
+    text = b"" if content is None else content.to_pybytes()
+    begins = memoryview(places).cast("B").cast("i")[array.offset :].tolist() if len(array) else []
+    return [str(text[one:other], "utf-8") for one, other in pairwise(begins[: len(array) + 1])]
+
+
+def _decoded(text: str) -> Fields:
+    if len(text) > _LARGEST_FIELD:
+        raise ValueError("a field is too large")
+    return msgspec.json.decode(text, type=dict[str, Any])

@@ -6,26 +6,26 @@ a parameter without its version counter.
 
 from __future__ import annotations
 
-import os
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
-from operator import attrgetter, is_not
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tapml.invariants.environment import EAGER_VARIABLE
+from tapml.invariants.looks import is_rounded
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, IDLE, MODEL, ROUNDED, Fields, Value
 from tapml.invariants.recorder import Recorder
 from tapml.invariants.structure import Structure
 from tapml.invariants.summaries import bits_of, digest, dtype_name
 from tapml.invariants.versions import PLAIN, Marks
-from tapml_targets.errors import InputError, SetupError
+from tapml.invariants.wrapped import is_compiled, refuse_compiled
+from tapml_targets.errors import InputError
 
 _ALL_BITS: Final = (1 << 64) - 1
 _FIRST: Final = 64
@@ -107,12 +107,8 @@ class Variables:
         known = self.models()
         if any(part is model for each in known for part in each.modules()):
             return
-        if any(map(_compiled, model.modules())):
-            raise SetupError(
-                f"{type(getattr(model, '_orig_mod', model)).__name__} was compiled by "
-                "torch.compile, whose code a recording cannot see; train the model uncompiled, or "
-                f"set {EAGER_VARIABLE}=1"
-            )
+        if any(map(is_compiled, model.modules())):
+            refuse_compiled(model)
         parts = {id(part) for part in model.modules()}
         self._models = [weakref.ref(each) for each in known if id(each) not in parts]
         self._models.append(weakref.ref(model))
@@ -143,6 +139,16 @@ class Variables:
             if part not in known and part in self.models():
                 self._loose.add(part)
         self._parts.add(id(part))
+
+    def check_seen(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise SetupError if a compiled model, whose calls are not seen, has its parameters."""
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        seen = (id(each) for model in self.models() for each in model.parameters())
+        if held.isdisjoint(seen):
+            for each in gc.get_objects():
+                compiled = issubclass(type(each), torch.nn.Module) and is_compiled(each)
+                if compiled and not held.isdisjoint(map(id, each.parameters())):
+                    refuse_compiled(each)
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The script made an optimizer."""
@@ -244,12 +250,14 @@ class Variables:
             return {each.name: self._gradient(each.tensor) for each in self.parameters()}
         if not self._sought(call, "grad"):
             return {}
-        parameters = self.parameters()
-        found = dict.fromkeys(self._names, _NO_GRADIENT)
-        # Before a backward call there is often none.
-        if not self._leaves or any(map(is_not, map(_GRADIENT, self._tensors), repeat(None))):
-            found.update((each.name, _mark(each.tensor)) for each in parameters)
-        return found
+        self._variables()
+        if not self._leaves:
+            return dict(zip(self._names, map(_mark, self._tensors), strict=True))
+        marks = [
+            _NO_GRADIENT if each is None else ("", id(each), each._version)
+            for each in map(_GRADIENT, self._tensors)
+        ]
+        return dict(zip(self._names, marks, strict=True))
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
         # Looked at once between two calls that change gradients.
@@ -337,6 +345,13 @@ class Variables:
                 return each.name
         return ""
 
+    def are_as_left(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether some of these were trained by the last step, and all are as it left them."""
+        stepped = {id(each.tensor): each.name for each in self._stepped if each.in_optimizer}
+        known = [(stepped[id(each)], each) for each in tensors if id(each) in stepped]
+        now = ((self._after.get(name), self._digest(each)) for name, each in known)
+        return bool(known) and all(left == found for left, found in now)
+
     def _digest(self, tensor: torch.Tensor) -> str:
         if self._needs is None or self._needs.ranks:
             return digest(tensor)
@@ -349,10 +364,6 @@ class Variables:
                 return digest(tensor)
             self._views[id(tensor)] = place, view
         return _sum_of(view)
-
-    def _sum_of_view(self, tensor: torch.Tensor) -> str:
-        known = self._views.get(id(tensor))
-        return self._digest(tensor) if known is None else _sum_of(known[1])
 
     def _sought(self, call: str, attribute: str) -> set[str]:
         """Which changes of an attribute of parameters the invariants look for inside a call."""
@@ -390,26 +401,34 @@ class Variables:
                 if not sought:
                     return
 
-    def note_step(self, recorder: Recorder, before: dict[str, str]) -> None:
-        """Record what an optimizer step changed."""
+    def note_step(self, recorder: Recorder, before: dict[str, str]) -> dict[str, Value]:
+        """Record what an optimizer step changed; returns the fields of the step."""
         self._variables()
         asked = self._needs is not None and self._needs.between and self.versions_tell is not None
         lie = asked and self._marks is not None and self._marks.again(self._tensors)
         if asked and not lie:
             self._marks = Marks.of(self._tensors)
+        views = [view for each in self._tensors if (view := self._views.get(id(each)))]
         # Views of parameters that lie where they lay need no second look.
-        digest_of = self._sum_of_view if lie else self._digest
-        after = self._after = dict(zip(self._names, map(digest_of, self._tensors), strict=True))
+        if lie and len(views) == len(self._tensors):
+            digests = [_sum_of(bits) for _, bits in views]
+        else:
+            digests = list(map(self._digest, self._tensors))
+        after = self._after = dict(zip(self._names, digests, strict=True))
         self._stepped = self._parameters
         if self._unnamed:
             known = {id(each.tensor): each.name for each in self.parameters()}
             moved = {known[key]: was for key, was in self._unnamed.items() if key in known}
             before = {**before, **moved}
             self._unnamed = {}
+        if not any(before.get(name, now) != now for name, now in after.items()):
+            held = [each.tensor for each in self.parameters() if each.in_optimizer]
+            graded = [each for each in held if each.is_leaf and each.grad is not None]
+            vain = graded and all(is_rounded(each, self.optimizers()) for each in graded)
+            return {ROUNDED: True} if vain else {}
         if self._needs is not None:
-            if any(before.get(name, now) != now for name, now in after.items()):
-                recorder.touch("Parameter.data changes")
-            return
+            recorder.touch("Parameter.data changes")
+            return {}
         for each in self.parameters():
             now = after[each.name]
             if before.get(each.name, now) != now:
@@ -419,6 +438,7 @@ class Variables:
                     "in_model": each.in_model,
                 }
                 recorder.note(CHANGE, each.name, fields, now)
+        return {}
 
     def note_states(self, recorder: Recorder) -> None:
         """Record the state of every variable after a step; :meth:`note_step` came before."""
@@ -457,7 +477,7 @@ class Variables:
         if tensor.grad is None or self._gradient(tensor)[0] != "nonzero":
             return False
         bits = bits_of(tensor.grad)
-        now = digest(tensor.grad) if bits is None else str(bits.sum().item())
+        now = digest(tensor.grad) if bits is None else _sum_of(bits)
         self._left[id(tensor)] = now
         return changed is False and left.get(id(tensor)) != now
 
@@ -482,7 +502,7 @@ class Variables:
             self._gradient(tensor)[0] if asked else "",
             changed,
             unused,
-            changed is False and _rounding(tensor),
+            changed is False and is_rounded(tensor, self.optimizers()),
         )
         if not attributes and (found := self._shared.get(key)) is not None:
             if told is not None:
@@ -534,13 +554,6 @@ class Variables:
         return {name.removeprefix("module.") for name in names}
 
 
-def _compiled(module: torch.nn.Module) -> bool:
-    """Whether its calls run compiled code."""
-    if os.environ.get(EAGER_VARIABLE) == "1":
-        return False
-    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-
-
 def _sum_of(bits: torch.Tensor) -> str:
     return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
 
@@ -560,18 +573,6 @@ def _gradient(tensor: torch.Tensor) -> _Gradient:
     first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
     state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
     return state, *mark[1:]
-
-
-def _rounding(tensor: torch.Tensor) -> bool:
-    """Whether a gradient is what rounding leaves of zero, as of a bias before a BatchNorm."""
-    gradient = tensor.grad if tensor.is_leaf else None
-    if gradient is None or type(gradient) not in PLAIN or not gradient.is_floating_point():
-        return False
-    if gradient.layout != torch.strided or not gradient.numel():
-        return False
-    largest = float(gradient.detach().abs().max())
-    least = torch.finfo(gradient.dtype).eps * max(float(tensor.detach().abs().max()), 1.0)
-    return 0 < largest <= least
 
 
 def _mark(tensor: torch.Tensor) -> _Gradient:

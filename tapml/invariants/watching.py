@@ -102,7 +102,7 @@ class Watch:
         # Steps that repeated the one before have no rows.
         step = step if records else self._recorder.step - 1
         # What this process never calls, another rank may.
-        alone = self._recorder.world == 1
+        alone = self._recorder.context.world == 1
         self._check(self.checker.check, Window(step, (records,), last=True, all_seen=alone))
 
     def report(self) -> CheckReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.nn.init
@@ -51,13 +51,13 @@ NOTED: Final = (
     ("torch.amp.GradScaler", "update", "torch.amp.GradScaler.update"),
 )
 
-# Some have a step of their own.
+# Some have methods of their own.
 SCHEDULERS: Final = sorted(
-    name
+    (name, method)
     for name, kind in vars(torch.optim.lr_scheduler).items()
-    if isinstance(kind, type)
-    and issubclass(kind, torch.optim.lr_scheduler.LRScheduler)
-    and "step" in vars(kind)
+    if isinstance(kind, type) and issubclass(kind, torch.optim.lr_scheduler.LRScheduler)
+    for method in ("step", "load_state_dict")
+    if method in vars(kind)
 )
 
 # They call functions for every tensor of a model.
@@ -78,6 +78,21 @@ def compiles(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     raise SetupError(
         "the script uses torch.compile, whose code a recording cannot see; use --eager to "
         "record it without compilation"
+    )
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calls of a module run compiled code."""
+    if os.environ.get(EAGER_VARIABLE) == "1":
+        return False
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+def refuse_compiled(model: torch.nn.Module) -> NoReturn:
+    """Raise SetupError about a model that was compiled before the recording began."""
+    raise SetupError(
+        f"{type(getattr(model, '_orig_mod', model)).__name__} was compiled by torch.compile, whose "
+        f"code a recording cannot see; train the model uncompiled, or set {EAGER_VARIABLE}=1"
     )
 
 

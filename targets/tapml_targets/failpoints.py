@@ -27,7 +27,6 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from types import TracebackType
@@ -68,11 +67,9 @@ def planned_fault() -> _Hook | None:
     return None if not text else _parse(text)
 
 
-@dataclass(frozen=True)
 class _Failpoint(AbstractContextManager[None]):
-    hook: _Hook
-    kind: Kind
-    place: str
+    def __init__(self, hook: _Hook, kind: Kind, place: str) -> None:
+        self.hook, self.kind, self.place = hook, kind, place
 
     def __enter__(self) -> None:
         self.hook("before", self.kind, self.place)
@@ -87,16 +84,13 @@ class _Failpoint(AbstractContextManager[None]):
             self.hook("after", self.kind, self.place)
 
 
-@dataclass
 class _Site:
     """The n-th match of a pattern, counted over all threads."""
 
-    moment: str
-    kind: str
-    pattern: str
-    number: int
-    seen: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, moment: str, kind: str, pattern: str, number: int) -> None:
+        self.moment, self.kind, self.pattern, self.number = moment, kind, pattern, number
+        self.seen = 0
+        self.lock = threading.Lock()
 
     def reached(self, moment: Moment, kind: Kind, place: str) -> bool:
         if (moment, kind) != (self.moment, self.kind) or not fnmatchcase(place, self.pattern):

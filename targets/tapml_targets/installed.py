@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import Final
@@ -71,6 +70,7 @@ def package_hint(package: str) -> str:
 @cache
 def _own_wheel() -> str:
     """The name of the wheel that tapml was installed from; empty if there was none."""
+    import json
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from tapml.cli.main import main
 from tapml.invariants.invariant import Invariant, InvariantSet, write_set
-from tapml.invariants.trace import Trace
+from tapml.invariants.trace import Trace, read_trace
+from tapml_targets.errors import InputError
 
 
 @pytest.fixture
@@ -87,3 +89,20 @@ def test_a_set_that_no_run_can_break_is_refused(
         words = [*command, str(empty), *(["trace"] if command == ["check"] else [])]
         assert main(["invariants", *words]) == 2
         assert "holds no invariant that a run could break" in capsys.readouterr().err
+
+
+def test_a_damaged_trace_is_read_or_refused(clean: Trace, tmp_path: Path) -> None:
+    (path,) = clean.folder.iterdir()
+    content, chance = path.read_bytes(), random.Random(1)
+    refused = 0
+    for _ in range(100):
+        damaged = bytearray(content)
+        for _ in range(4):
+            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        (tmp_path / path.name).write_bytes(damaged)
+        try:
+            read_trace(tmp_path)
+        except InputError as error:
+            assert path.name in str(error) or "cut before the first step" in str(error)
+            refused += 1
+    assert 0 < refused < 100

@@ -632,6 +632,10 @@ def test_a_model_that_was_compiled_before_is_refused_by_name() -> None:
     model[0].compile(backend="eager")
     with pytest.raises(SetupError, match=r"Sequential was compiled"):
         watch(model, invariants="pytorch").__enter__()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.autograd.backward(model[0](torch.ones(1, 2)).sum())
+    with recorded(), pytest.raises(SetupError, match=r"Linear was compiled"):
+        optimizer.step()
 
 
 def test_an_evaluation_gives_the_same_bits_with_and_without_recording() -> None:

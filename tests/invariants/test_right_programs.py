@@ -101,6 +101,16 @@ def normed(*, share: float = 1.0) -> None:
         descend(optimizer, model(torch.randn(6, 8)).square().mean())
 
 
+def decayed(kind: type[torch.optim.Optimizer], *, factor: float = 0.1) -> None:
+    """The rate falls, by default to almost nothing."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 1))
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, factor)
+    for _ in range(10):
+        descend(optimizer, model(torch.randn(6, 8)).square().mean())
+        schedule.step()
+
+
 def adversarial(*, steps: int = 20, clip: bool = False, hurt: bool = False) -> None:
     """A WGAN whose critic is clipped, or changed before the generator steps."""
     generator, critic = Net(4, 8), Critic(8, 1)
@@ -193,11 +203,14 @@ def experts(*, chosen: Sequence[int] = (0, 1, 2)) -> None:
         descend(optimizer, model(rows, chosen[step % len(chosen)]).square().mean())
 
 
-def folds(*, resets: bool = False) -> None:
-    """Cross-validation: each fold makes its model, or gives one its first values again."""
+def folds(*, count: int = 3, resets: bool = False, remade: int = 0) -> None:
+    """Cross-validation: each fold makes its model, or gives one its first values again.
+
+    After some steps, something makes the optimizer again.
+    """
     model: Any = None
     optimizer: torch.optim.Optimizer | None = None
-    for _ in range(3):
+    for _ in range(count):
         if model is None or not resets:
             # What is made here may lie where the one before lay.
             model = optimizer = None
@@ -207,7 +220,9 @@ def folds(*, resets: bool = False) -> None:
             model[0].reset_parameters()
             model[1].reset_parameters()
         optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-        for _ in range(4):
+        for step in range(4):
+            if remade and step == remade:
+                optimizer = torch.optim.Adam(model.parameters(), 1e-2)
             descend(optimizer, model.train()(torch.randn(6, 8)).square().mean())
         with torch.no_grad():
             model.eval()(torch.randn(6, 8))
@@ -279,8 +294,14 @@ def reports(
         (experts, partial(experts, chosen=(0, 1, 2, 3))),
         (plain, partial(plain, still=[0, 9])),
         (normed, partial(normed, share=1e-12)),
+        *(
+            (partial(decayed, kind, factor=0.9), partial(decayed, kind))
+            for kind in (torch.optim.SGD, torch.optim.Adam)
+        ),
         (folds, folds),
         (folds, partial(folds, resets=True)),
+        (partial(folds, count=1), folds),
+        (partial(folds, count=1), partial(folds, resets=True)),
         (refreshed, refreshed),
         (epochs, partial(epochs, lengths=(4, 2, 4, 2))),
         (epochs, partial(epochs, lengths=(2, 2, 2), planned=2)),
@@ -296,8 +317,12 @@ def reports(
         "expert",
         "rate-of-zero",
         "bias-before-a-norm",
+        "rate-that-falls",
+        "rate-of-adam-that-falls",
         "folds",
         "folds-that-begin-again",
+        "folds-after-one",
+        "folds-that-begin-again-after-one",
         "critic-made-anew",
         "budget-of-steps",
         "budget-of-batches",
@@ -324,6 +349,14 @@ def test_a_watch_sees_what_goes_round_the_version_counter(
     (report,) = reports(right, wrong, watched_alone=True)
     found = [each.invariant for cause in report.causes for each in cause.findings]
     assert "BetweenSteps" in {each.relation for each in found}
+
+
+def test_an_optimizer_that_is_made_again_is_found() -> None:
+    for report in reports(partial(folds, count=1), partial(folds, remade=2)):
+        found = [each for cause in report.causes for each in cause.findings]
+        assert [(each.invariant.relation, each.first.step) for each in found] == [
+            ("OptimizerKept", 2)
+        ]
 
 
 def test_a_change_beside_a_model_that_is_made_anew_is_found() -> None:

@@ -60,6 +60,16 @@ def test_the_bits_of_a_slice_begin_anywhere(dtype: torch.dtype, begin: int) -> N
     assert torch.equal(bits.view(dtype), part)
 
 
+def test_a_storage_can_be_resized_after_a_look_at_it() -> None:
+    whole = torch.ones(4, 4)
+    assert digest(whole)
+    assert bits_of(whole) is not None
+    # As ranks do that share a model's parameters.
+    whole.untyped_storage().resize_(0)
+    assert digest(whole) == ""
+    assert bits_of(whole) is None
+
+
 def test_parts_of_a_batch_are_samples_and_no_labels() -> None:
     ids, labels = torch.arange(48).view(8, 6), torch.tensor([0.0, 1.0] * 4)
     several = torch.tensor([[0.0, 1.0] * 4] * 8)

@@ -58,13 +58,20 @@ class Script:
                 self.model.norm.eval()
             if self.mistake == "optimizer-each-epoch":
                 self._make_optimizer()
+            before = None
             for x, y in self.loader:
                 self.optimizer.zero_grad()
-                self._loss(x, y).backward()
+                self._loss(x, self._labels(y, before)).backward()
+                before = y
                 self._step()
                 if self.mistake == "epoch-broken-off":
                     break
             self._evaluate()
+
+    def _labels(self, y: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+        if self.mistake == "labels-rolled":
+            return y.roll(1)
+        return before if self.mistake == "labels-of-before" and before is not None else y
 
     def _loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         logits = self.model(x)
@@ -111,6 +118,8 @@ _MISTAKES: Final = {
     "evaluates-a-copy": "a copy of the model is evaluated and saved, which is never trained",
     "evaluates-in-training": "the model is evaluated in training mode",
     "initialised-again": "a layer is initialised again after each step",
+    "labels-of-before": "labels are those of the batch before",
+    "labels-rolled": "labels are given to the next samples of their batch",
     "norms-stay-fixed": "a BatchNorm layer is in evaluation mode while the model trains",
     "optimizer-each-epoch": "each epoch makes an optimizer, which forgets its moments",
     "saves-another": "the checkpoint has the weights of another model of the class",
@@ -252,6 +261,28 @@ def _moments(seed: int, buggy: bool) -> None:
                 optimizer.load_state_dict(state)
         x, y = torch.randn(rows, 8), torch.randint(0, 4, (rows,))
         step(optimizer, functional.cross_entropy(model(x), y))
+
+
+@program("resume-schedule-lost", "a resumed run does not load the state of its schedule")
+def _schedule(seed: int, buggy: bool) -> None:
+    torch.manual_seed(seed)
+    rows = rows_of(seed)
+    model = _Classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+    for place in range(8):
+        if place == 4:
+            weights, state, moves = (each.state_dict() for each in (model, optimizer, schedule))
+            model = _Classifier()
+            model.load_state_dict(weights)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer.load_state_dict(state)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+            if not buggy:
+                schedule.load_state_dict(moves)
+        x, y = torch.randn(rows, 8), torch.randint(0, 4, (rows,))
+        step(optimizer, functional.cross_entropy(model(x), y))
+        schedule.step()
 
 
 @program("features-without-gradients", "features of a backbone are computed without gradients")

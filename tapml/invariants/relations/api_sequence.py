@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+import msgspec
 
 from tapml.invariants.record import (
     BACKWARD,
@@ -52,8 +53,7 @@ _STEPS: Final = (STEP, "torch.amp.GradScaler.step")
 _LOOP: Final = frozenset((ZERO_GRAD, *_FLOW))
 
 
-@dataclass
-class _State:
+class _State(msgspec.Struct, eq=False):
     """Of a process: the last call of one API, and what came since.
 
     Attributes

@@ -49,10 +49,10 @@ class Evaluated(Relation):
         self, params: Params, called: Mapping[str, Record], steps: int
     ) -> tuple[str, str] | None:
         """A run of the program that never evaluates."""
-        first = called.get(FORWARD)
-        if first is None or first.fields.get("class") != params["class"]:
+        call = f"{FORWARD} {params['class']}"
+        if call not in called:
             return None
-        return FORWARD, f"{params['class']} never ran in evaluation mode"
+        return call, f"{params['class']} never ran in evaluation mode"
 
 
 def _evaluates(record: Record) -> bool:

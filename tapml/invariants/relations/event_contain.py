@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import FORWARD, PARTS, RATE, STEP, ZERO_GRAD, Record, Window
+from tapml.invariants.record import FORWARD, PARTS, RATE, ROUNDED, STEP, ZERO_GRAD, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation, short_name, topic
 
 _SHOWN = 5
@@ -56,6 +56,8 @@ class EventContain(Relation):
             # One loss may have no slope: a hinge that is met, an episode of equal rewards.
             # There is nothing to clear before the first backward call.
             if not holds and params["parent"] == ZERO_GRAD and _nothing_to_clear(record):
+                continue
+            if not holds and params["child"] == _DATA and ROUNDED in record.fields:
                 continue
             flat = not holds and params["child"] == _NONZERO and _ZERO in contents
             # A schedule may begin, or end a cycle, at zero.

@@ -1,10 +1,14 @@
-"""OptimizerKept: once training has begun, no optimizer is made; a new one has no moments."""
+"""OptimizerKept: no optimizer is made for parameters that another one trains; it has no moments.
+
+One for a new model, or for one that got its first values again, as in another fold, is another
+matter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tapml.invariants.record import MAKE, STEP, Window
+from tapml.invariants.record import AGAIN, MAKE, STEP, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 
@@ -26,15 +30,20 @@ class OptimizerKept(Relation):
         """The last optimizer step of each process in each step but the first."""
         for process in window.processes if window.step > 0 else ():
             steps = [record for record in process if record.name == STEP]
-            made = [record for record in process if record.name == params["api"]]
+            made = [
+                record
+                for record in process
+                if record.name == params["api"] and record.fields.get(AGAIN)
+            ]
             if steps:
                 call = (made or steps)[-1]
-                found = f"{call.fields.get('class')} was made after {window.step} steps"
+                maker = call.fields.get("class")
+                found = f"{maker} was made after {window.step} steps, for parameters as they were"
                 yield Example(not made, (call,), MAKE, found)
 
     def sentence(self, params: Params) -> str:
         """The rule."""
-        return "No optimizer is made once training has begun."
+        return "No optimizer is made for parameters that another one trains."
 
     def concerns(self, params: Params) -> frozenset[str]:
         """Making optimizers."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from tapml.invariants.record import FORWARD, LOAD, STEP, Record, Window
+from tapml.invariants.record import FORWARD, LOAD, LOAD_SCHEDULE, STEP, Record, Window
 from tapml.invariants.relation import Example, Memory, Params, Relation
 
 _SAID: Final = {
@@ -20,7 +20,12 @@ _SAID: Final = {
         "no model ran in training mode without gradients",
     ),
     "load": ("loads weights between steps", "no weights were loaded between steps"),
+    "schedule": (
+        "loads the state of a schedule between steps",
+        "no state of a schedule was loaded between steps",
+    ),
 }
+_LOADS: Final = {"load": LOAD, "schedule": LOAD_SCHEDULE}
 
 
 class UsedInEveryRun(Relation):
@@ -36,14 +41,15 @@ class UsedInEveryRun(Relation):
         for feature in _SAID:
             first = next((each for window in windows for each in _uses(window, feature)), None)
             if first is not None:
-                by = {"by": str(first.step)} if feature == "load" else {}
+                by = {"by": str(first.step)} if feature in _LOADS else {}
                 yield {"feature": feature, **by}
 
     def widest(self, found: Sequence[Params]) -> Sequence[Params]:
-        """The run that loads weights last."""
-        loads = [each for each in found if "by" in each]
-        last = max(loads, key=lambda each: int(each["by"]), default=None)
-        return [each for each in found if "by" not in each or each is last]
+        """Of each kind of loads, the run that makes it last."""
+        last: dict[str, Params] = {}
+        for each in sorted(found, key=lambda each: int(each.get("by", "-1"))):
+            last[each["feature"]] = each
+        return [each for each in found if each is last[each["feature"]]]
 
     def examples(self, window: Window, params: Params, memory: Memory) -> Iterator[Example]:
         """Each use."""
@@ -69,9 +75,9 @@ class UsedInEveryRun(Relation):
 
 
 def _uses(window: Window, feature: str) -> Iterator[Record]:
-    if feature == "load":
+    if feature in _LOADS:
         last = {step.rank: step.id for step in window.calls(STEP)}
-        for record in window.calls(LOAD):
+        for record in window.calls(_LOADS[feature]):
             if record.step >= 0 and record.id < last.get(record.rank, -1):
                 yield record
         return
