@@ -266,7 +266,15 @@ OTHERS: Final[tuple[Other, ...]] = (
     ),
     _text("YoutuForCausalLM", **_LATENT, head_dim=4),
     _text("MellumForCausalLM", **_EXPERTS, head_dim=8),
-    _text("MiMoV2FlashForCausalLM", **_KINDS, **_EXPERTS, head_dim=8, v_head_dim=6),
+    _text(
+        "MiMoV2FlashForCausalLM",
+        **_KINDS,
+        **_EXPERTS,
+        # Layers with a window have twice the heads of keys.
+        num_attention_heads=8,
+        head_dim=12,
+        v_head_dim=6,
+    ),
     _text("Cohere2MoeForCausalLM", **_KINDS, **_EXPERTS, head_dim=8),
     _text("AXK1ForCausalLM", **_LATENT),
     _text("CpmAntForCausalLM", dim_head=8, dim_ff=60),
@@ -610,6 +618,24 @@ UNUSUAL: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
         "gemma3",
         "a full layer after five of a window",
         {"num_hidden_layers": 6, "layer_types": ["sliding_attention"] * 5 + ["full_attention"]},
+    ),
+    (
+        "gemma3",
+        "positions scaled by the kind of layer",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "dynamic", "factor": 2.0},
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0},
+            }
+        },
+    ),
+    (
+        "jetmoe",
+        "one expert of five, one head, untied",
+        {
+            **{"num_experts_per_tok": 1, "num_key_value_heads": 1},
+            **_UNTIED,
+        },
     ),
     ("mistral", "no window", {"sliding_window": None}),
     ("mistral", "a window of one", {"sliding_window": 1}),
