@@ -381,6 +381,15 @@ OTHERS: Final[tuple[Other, ...]] = (
         num_experts=4,
         expert_capacity=16,
     ),
+    Other(
+        "encoder-decoder",
+        "T5GemmaForConditionalGeneration",
+        {
+            "vocab_size": 131,
+            "encoder": _TEXT | _WINDOW | {"head_dim": 8},
+            "decoder": _TEXT | _WINDOW | {"head_dim": 8, "cross_attention_hidden_size": 48},
+        },
+    ),
     _both("UMT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
     _both("BlenderbotSmallForConditionalGeneration"),
     _both("LEDForConditionalGeneration", attention_window=8, max_encoder_position_embeddings=64),
@@ -530,6 +539,40 @@ OTHERS: Final[tuple[Other, ...]] = (
         tdnn_kernel=[3, 1],
         tdnn_dilation=[1, 1],
         xvector_output_dim=12,
+    ),
+    Other(
+        "several inputs",
+        "InformerForPrediction",
+        {
+            **{"prediction_length": 4, "context_length": 8, "d_model": 16},
+            **{"lags_sequence": [1, 2], "num_time_features": 1},
+        },
+    ),
+    Other(
+        "several inputs",
+        "PerceiverForMaskedLM",
+        {
+            **{"num_latents": 6, "d_latents": 16, "d_model": 16, "qk_channels": 16},
+            **{"v_channels": 16, "num_self_attends_per_block": 1, "vocab_size": 131},
+            **{"num_self_attention_heads": 2, "num_cross_attention_heads": 2},
+            "max_position_embeddings": 40,
+        },
+    ),
+    Other(
+        "image",
+        "RTDetrV2ForObjectDetection",
+        {
+            "backbone_config": {
+                **{"model_type": "rt_detr_resnet", "embedding_size": 8, "layer_type": "basic"},
+                **{"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]},
+                "out_features": ["stage2", "stage3", "stage4"],
+            },
+            **{"encoder_hidden_dim": 32, "encoder_in_channels": [16, 24, 32], "num_queries": 6},
+            **{"encoder_layers": 1, "encoder_ffn_dim": 32, "encoder_attention_heads": 2},
+            **{"decoder_layers": 2, "decoder_ffn_dim": 32, "decoder_attention_heads": 2},
+            **{"d_model": 32, "decoder_in_channels": [32, 32, 32], "decoder_n_points": 2},
+            "num_labels": 5,
+        },
     ),
 )
 
