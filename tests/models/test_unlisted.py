@@ -138,6 +138,22 @@ def test_inputs_are_found_by_what_a_configuration_says(
     assert root_wrapper(model) < 1e-5
 
 
+def test_weights_that_a_part_ties_are_not_missing(tmp_path: Path) -> None:
+    """An encoder of images and a decoder of two classes, as TrOCR and Donut have."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 6}
+    reads = transformers.ViTConfig(**sizes, image_size=32, patch_size=8, intermediate_size=60)
+    writes = transformers.BertConfig(
+        **sizes, vocab_size=131, intermediate_size=60, is_decoder=True, add_cross_attention=True
+    )
+    both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(reads, writes)
+    both.decoder_start_token_id, both.pad_token_id = 0, 2
+    transformers.VisionEncoderDecoderModel(both).save_pretrained(tmp_path / "model")
+    model = load_any(tmp_path / "model")
+    assert isinstance(model, LoadedModule)
+    assert [each.name for each in model.stored.inputs] == ["pixel_values", "decoder_input_ids"]
+    assert root_wrapper(model) < 1e-5
+
+
 def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "Starcoder2ForCausalLM", **_COHERE)
     config = folder / "config.json"
