@@ -18,7 +18,10 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+)
 
 from tapml.importing.branches import both_branches
 from tapml.importing.complex_pairs import real_pairs
@@ -211,7 +214,9 @@ def _export_of_rows(
             raise
         return taken
     if refused is None and not any(map(_picks_rows, program.graph.nodes)):
-        return program, ()
+        asks = any(map(_has_extent_of_numbers, program.graph.nodes))
+        taken = _export_of_taken_branches(description) if asks else None
+        return taken or (program, ())
     try:
         loops = Loops() if description.takes_branches else None
         with MaskedRows(loops).of(description.module):
@@ -265,6 +270,12 @@ def _picks_rows(node: torch.fx.Node) -> bool:
     return name.startswith(picks) or any(
         each.meta["val"].dtype is torch.bool for each in masks if "val" in each.meta
     )
+
+
+def _has_extent_of_numbers(node: torch.fx.Node) -> bool:
+    """Whether numbers of a tensor say how much a node gives, as ``shapes.tolist()``."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and bool(free_unbacked_symbols(value))
 
 
 def _export_of_any_length(description: EntryDescription) -> torch.export.ExportedProgram:
@@ -434,10 +445,13 @@ def _leave_out_assertions(module: torch.fx.GraphModule, entry: str) -> None:
 
     What is asked of extents has to hold for each of them.
     """
+    of_lengths = _assertions_of_lengths(module)
     for node in list(module.graph.nodes):
-        if getattr(node.target, "overloadpacket", None) is torch.ops.aten._assert_async:
+        packet = getattr(node.target, "overloadpacket", None)
+        of_values = packet is torch.ops.aten._assert_scalar and node not in of_lengths
+        if of_values or packet is torch.ops.aten._assert_async:
             module.graph.erase_node(node)
-    for node in _assertions_of_lengths(module):
+    for node in of_lengths:
         if not _always_holds(node):
             asked = node.args[0].meta["val"].node.expr  # type: ignore[union-attr]
             raise UnsupportedOperatorError(

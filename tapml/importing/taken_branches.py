@@ -126,6 +126,8 @@ class TakenBranches(TorchFunctionMode):
         self._answers: list[_Answer] = []
         self._records = False
         self._next = 0
+        # Of a list, those that were not asked for yet.
+        self._rest: list[_Answer] = []
         self._conditions: list[Tensor] = []
         self._any_length = False
         self._followed: _Followed | None = None
@@ -180,7 +182,7 @@ class TakenBranches(TorchFunctionMode):
 
             @wraps(forward)
             def watched(*args: Any, **given: Any) -> Any:
-                self._next, self._conditions, self.places = 0, [], []
+                self._next, self._rest, self._conditions, self.places = 0, [], [], []
                 return self._guarded(forward(*args, **given))
 
             with replaced_forward(module, watched), self:
@@ -225,11 +227,18 @@ class TakenBranches(TorchFunctionMode):
     def _answer(self, name: str) -> _Answer:
         """The next answer that was given here; what a run asks beside it, as a check, is left."""
         line = _line()
+        if self._rest and (self._rest[0].name, self._rest[0].line) == (name, line):
+            return self._rest.pop(0)
         while self._next < len(self._answers):
             answer = self._answers[self._next]
             self._next += 1
             if (answer.name, answer.line) == (name, line):
                 return answer
+            if (answer.name, answer.line, name) == ("tolist", line, "item"):
+                # torch.export asks for the numbers of a list one after another.
+                numbers = pytree.tree_leaves(answer.value)
+                each, *self._rest = (answer._replace(name=name, value=one) for one in numbers)
+                return each
         raise UnsupportedOperatorError(
             f"{module_line()}: the module asks for a number that only a run knows, and in another "
             "order than on its example inputs"

@@ -324,7 +324,9 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
                 return converter(node)
             if given.is_Integer:
                 # As many rows of a table as there are tokens: torch knows that it has so many.
-                first, last = begin or 0, end
+                first, last = begin or 0, int(given) if end in {None, sys.maxsize} else end
+                if (first, last) == (0, int(given)):
+                    return operand  # torch does not know that a row is one for every length.
                 if left.is_Integer or sympy.simplify(_value(last) - _value(first) - left) != 0:
                     return converter(node)
                 ends = [self._number(first)], [self._number(last)]

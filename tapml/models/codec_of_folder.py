@@ -12,7 +12,7 @@ from tapml.models.said_by import said_by
 from tapml.models.text import Codec, TextCodec
 from tapml_targets.errors import InputError
 
-_TOKENIZER_FILES: Final = ("tokenizer.json", "vocab.json")
+_TOKENIZER_FILES: Final = ("tokenizer.json", "vocab.json", "vocab.txt")
 
 
 def load_codec(folder: Path) -> Codec | None:

@@ -29,6 +29,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tapml.models.entries import EntryModule, StateSpecification, StaticCache, state_shapes
 from tapml.models.families.family import Family
+from tapml.models.families.masks import both_ways
 from tapml.models.inputs import DECODE, Array
 from tapml.models.loaded import Loaded, OwnStep
 from tapml.models.stored import ENCODE, StoredEncoderDecoder
@@ -80,7 +81,8 @@ class EncodeForward(nn.Module):
             source, mask = inputs[:2]
             rows = mask.expand(-1, -1, source.shape[1], -1)
             with self.family.around(self.model):
-                states = encoder(input_ids=source, attention_mask=rows).last_hidden_state
+                masks = both_ways(encoder, rows)
+                states = encoder(input_ids=source, attention_mask=masks).last_hidden_state
         else:
             states = encoder(inputs[0]).last_hidden_state
         shapes = self.family.cache(self.model.config)

@@ -53,7 +53,12 @@ _DECODERS: Final[dict[str, type[LoadedModel]]] = {
     "stepped": LoadedStepped,
 }
 # Axial ones are of patches, by row and column.
-_ROPE_TYPES: Final = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "axial")
+_ROPE_TYPES: Final = (
+    *("default", "linear", "dynamic", "llama3", "yarn", "longrope"),
+    *("proportional", "axial"),
+)
+# Whose frequencies change beyond the length that the model was made for.
+_OF_LENGTH: Final = ("dynamic", "longrope")
 
 
 def load_model(
@@ -135,10 +140,11 @@ def load_any(
             f"--quantize {quantize}: {folder.name} is quantized already "
             f"({checkpoint.form.methods[0]}); leave it out"
         )
-    if quantize and family.workload in ("module", "encoder_decoder"):
-        kind = "a plain module" if family.workload == "module" else "an encoder-decoder"
-        raise InputError(f"--quantize {quantize}: {folder.name} is {kind}, which stays as it is")
     read = family.image is not None or family.several
+    if quantize and family.workload == "module" and not read:
+        raise InputError(
+            f"--quantize {quantize}: {folder.name} is a plain module, which stays as it is"
+        )
     if family.workload == "module" and not read:
         return _module(load_module_folder(checkpoint, chosen), chosen, context_length, given)
     if given and not read:
@@ -148,9 +154,10 @@ def load_any(
         raise InputError(f"--mlc-llm: {folder.name} is no decoder with a cache: leave it out")
     if read:
         _check_finite(module, folder, chosen)
-        return _module(
-            _of_images(checkpoint, module, chosen, trying), chosen, context_length, given
-        )
+        told = (quantize_module(module, quantize),) if quantize else ()
+        found = _of_images(checkpoint, module, chosen, trying)
+        found = replace(found, quantization=quantize, notes=(*told, *found.notes))
+        return _module(found, chosen, context_length, given)
     try:
         loaded = _of_text(checkpoint, module, chosen, context_length, quantize)
     except NotThatWay as error:
@@ -241,7 +248,14 @@ def _of_text(
     if family.workload == "encoder_decoder":
         from tapml.models.encoder_decoder import LoadedEncoderDecoder
 
-        both = LoadedEncoderDecoder(*loaded, folder, notes=tuple(notes), family=family)
+        both = LoadedEncoderDecoder(
+            *loaded,
+            folder,
+            notes=tuple(notes),
+            family=family,
+            quantization=quantize,
+            floats=floats,
+        )
         return settled(both) if family.tried else both
     ends = _end_tokens(module)
     if family.tried and family.state(module.config):
@@ -298,6 +312,7 @@ def _load_module(checkpoint: Checkpoint, dtype: str) -> Any:
                 getattr(torch, dtype),
                 checkpoint.tensors,
                 checkpoint.form,
+                dict(checkpoint.family.loading),
             )
             return packed.requires_grad_(False).eval()
         with torch.device("meta"):
@@ -368,11 +383,18 @@ def _class_of(checkpoint: Checkpoint) -> Any:
 
 
 def _check_rope(config: Any, folder: Path) -> None:
-    found = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if found not in _ROPE_TYPES:
-        raise InputError(
-            f"{folder} has RoPE scaling {found!r}: expected one of {', '.join(_ROPE_TYPES)}"
-        )
+    for each in _ropes(config):
+        found = each.get("rope_type", "default")
+        if found not in _ROPE_TYPES:
+            raise InputError(
+                f"{folder} has RoPE scaling {found!r}: expected one of {', '.join(_ROPE_TYPES)}"
+            )
+
+
+def _ropes(config: Any) -> list[dict[str, Any]]:
+    """How positions rotate: one way for all layers, or one for each kind of layer."""
+    found = getattr(config, "rope_parameters", None) or {}
+    return [each for each in found.values() if isinstance(each, dict)] or [found]
 
 
 def _settle_rope(module: nn.Module) -> None:
@@ -382,8 +404,12 @@ def _settle_rope(module: nn.Module) -> None:
     exceeds (:func:`_context_length`).
     """
     for part in module.modules():
-        # A name, or (Gemma 3) a dict of one for each kind of layer, which no set can be asked for.
-        if getattr(part, "rope_type", None) in ("dynamic", "longrope"):
+        # A name, or (Gemma 3) one for each kind of layer.
+        kind: Any = getattr(part, "rope_type", None)
+        if isinstance(kind, dict):
+            settled = {k: "default" if v in _OF_LENGTH else v for k, v in kind.items()}
+            part.rope_type = settled  # type: ignore[assignment]
+        elif kind in _OF_LENGTH:
             part.rope_type = "default"  # type: ignore[assignment]
 
 
@@ -394,14 +420,14 @@ def _context_length(module: Any, family: Family, wanted: int | None, folder: Pat
     positions = family.positions
     if decodes and family.tried and config is not module.config:
         positions = "max_position_embeddings"
-    longest = int(getattr(config, positions, LONGEST_CONTEXT)) if positions else LONGEST_CONTEXT
+    longest = int((positions and getattr(config, positions, None)) or LONGEST_CONTEXT)
     if family.tried and longest < 0:
         longest = LONGEST_CONTEXT  # As XLNet says that it has no limit.
     longest = min(longest, family.longest(module) or longest)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        # Beyond, every position would have to be computed again with other frequencies.
-        longest = min(longest, int(rope["original_max_position_embeddings"]))
+    for rope in _ropes(config):
+        if rope.get("rope_type") == "longrope":
+            # Beyond, every position would have to be computed again with other frequencies.
+            longest = min(longest, int(rope["original_max_position_embeddings"]))
     if longest < SHORTEST_CONTEXT:
         raise InputError(
             f"{folder} has a context of {longest} ({positions} in config.json): expected"

@@ -84,7 +84,11 @@ def _series(config: Any) -> Sequence[_Shape]:
     channels = int(getattr(config, "num_input_channels", None) or 1)
     many = int(getattr(config, "input_size", None) or 1)
     whole = (_BATCH, length + max(lags))
-    return (_BATCH, length, channels), whole if many == 1 else (*whole, many), (_BATCH, length)
+    lagged = whole if many == 1 else (*whole, many)
+    plain = (_BATCH, length, channels)
+    # Few ways are tried of many inputs: what has lags is longer than its context.
+    shapes = (lagged, plain) if max(lags) else (plain, lagged)
+    return *shapes, (_BATCH, length)
 
 
 def _times(config: Any) -> Sequence[_Shape]:
@@ -251,6 +255,8 @@ def load_several(
         if getattr(config, "use_cache", None):
             config.use_cache = False
     problem = "no argument of its forward has a known shape"
+    # Of inputs that its forward took, which says more than any it did not take.
+    ran = ""
     started = time.monotonic()
     for number, inputs in enumerate(islice(_candidates(module, dtype), _MOST_TRIED)):
         if number and time.monotonic() - started > _MOST_SECONDS:
@@ -276,14 +282,14 @@ def load_several(
         if found.keys() != again.keys() or not all(
             torch.equal(each.nan_to_num(), again[k].nan_to_num()) for k, each in found.items()
         ):
-            problem = "two runs on the same inputs differ"
+            ran = "two runs on the same inputs differ"
             continue
         if found:
             return _loaded(module, folder, dtype, weights_hash, inputs, tuple(found), reason)
-        problem = "it gives no tensor of numbers"
+        ran = "it gives no tensor of numbers"
     raise InputError(
         f"{type(module).__name__} runs with none of the inputs that are known of its kind "
-        f"({problem}): write a module around it and take tml.from_torch(module, inputs)"
+        f"({ran or problem}): write a module around it and take tml.from_torch(module, inputs)"
     )
 
 
@@ -335,7 +341,7 @@ def _candidates(module: Any, dtype: str) -> Iterator[tuple[ModuleTensor, ...]]:
     required = [
         name
         for name, each in parameters.items()
-        if name == source
+        if (name == source and name in _KNOWN)
         or (each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD)
     ]
     if not set(required) <= _KNOWN.keys():
@@ -343,6 +349,8 @@ def _candidates(module: Any, dtype: str) -> Iterator[tuple[ModuleTensor, ...]]:
     more = [name for name in _ASKED if name in parameters and name not in required]
     for added in chain.from_iterable(combinations(more, count) for count in range(3)):
         names = [*required, *added]
+        if not names:
+            continue
         known = _KNOWN
         if "pixel_values" in names and "spatial_shapes" in parameters:
             names += [each for each in _PLACES if each not in names and each in parameters]

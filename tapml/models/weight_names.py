@@ -20,9 +20,8 @@ def check_weights(empty: Any, checkpoint: Checkpoint) -> None:
     """
     expected = {name: tuple(value.shape) for name, value in empty.state_dict().items()}
     stored = _as_named_here(empty, checkpoint)
-    # Only some configurations say whether weights are tied.
-    ties = getattr(empty.config, "tie_word_embeddings", True)
-    tied = set(empty.all_tied_weights_keys) if ties else set()
+    # As the configurations say, that of a part too (an encoder and a decoder of two classes).
+    tied = set(empty.all_tied_weights_keys)
     made = _matching(expected.keys(), empty._keys_to_ignore_on_load_missing)
     both = expected.keys() & stored.keys()
     for kind, names, remedy in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -50,6 +52,16 @@ class Halves(nn.Module):
         return rows.reshape(2, rows.shape[1] // 2, 8).sum(0)
 
 
+class Checked(nn.Module):
+    """Rows whose numbers are asked for what they have to be, as classes of transformers do."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows ``[1, S, 8]``."""
+        check: Any = torch._check_tensor_all
+        check(rows.abs() < 100)
+        return rows * 2
+
+
 def exported(module: nn.Module) -> ExportedEntry:
     description = EntryDescription(
         name="main",
@@ -92,6 +104,13 @@ def test_a_program_that_asserts_what_fails_for_a_length_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(UnsupportedOperatorError, match="'main' asserts Eq"):
         export_entry(description)
+
+
+def test_what_is_asked_of_numbers_is_left_out() -> None:
+    graph = exported(Checked()).program.graph
+    assert [str(each.target) for each in graph.nodes if each.op == "call_function"] == [
+        "aten.mul.Tensor"
+    ]
 
 
 def test_one_that_fails_for_a_length_is() -> None:

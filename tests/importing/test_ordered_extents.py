@@ -45,3 +45,26 @@ def test_rows_of_two_places_each_are_fused_for_every_length() -> None:
         (found,) = executor.run("main", {"rows": given.numpy()}).values()
         with torch.no_grad():
             assert np.allclose(found, module(given).numpy(), rtol=1e-5, atol=1e-6)
+
+
+class _Bias(nn.Module):
+    """The last rows of a bias, at most as many as tokens: one, as in MPT with one head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.arange(4.0)[None])
+
+    def forward(self, rows: Tensor) -> Tensor:
+        first = max(0, self.bias.shape[0] - rows.shape[0])
+        return rows + self.bias[first:]
+
+
+def test_rows_that_are_all_for_every_length_are_taken_as_they_are() -> None:
+    rows = torch.export.Dim("rows", min=2, max=99)
+    entry = EntryDescription(
+        "main", _Bias().eval(), (torch.randn(3, 4),), ("rows",), dynamic_shapes=({0: rows},)
+    )
+    made = import_entries("main", [entry])
+    executor = Executor(made.plan, made.weights, compile_reference(made.plan))
+    (found,) = executor.run("main", {"rows": np.ones((5, 4), np.float32)}).values()
+    assert (found == np.arange(1, 5)).all()

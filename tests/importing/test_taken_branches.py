@@ -112,6 +112,21 @@ def test_extents_of_tensors_are_numbers() -> None:
     assert torch.equal(_exported(Windows(), x).program.module()(x), Windows()(x))
 
 
+def test_numbers_of_a_list_that_are_extents_are_those_of_the_example() -> None:
+    """As Siglip 2 resizes its positions to the shape of each image."""
+
+    class Resized(nn.Module):
+        def forward(self, shapes: Tensor, x: Tensor) -> Tensor:
+            sizes = (shapes[at].tolist() for at in range(2))
+            resized = (nn.functional.interpolate(x, size=size, mode="bilinear") for size in sizes)
+            return torch.cat([each.flatten() for each in resized])
+
+    shapes, x = torch.tensor([[2, 3], [4, 1]]), torch.randn(1, 1, 4, 4)
+    program = _exported(Resized(), shapes, x).program.module()
+    torch.testing.assert_close(program(shapes, x), Resized()(shapes, x))
+    assert torch.isnan(program(shapes.flip(0), x)).all()
+
+
 def test_a_module_of_the_user_is_refused() -> None:
     tokens, values = torch.tensor([[5, 2]]), torch.randn(1, 2, 4)
     with pytest.raises(InputError, match=r"asks for a number|only a run knows how many"):

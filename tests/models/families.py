@@ -153,6 +153,18 @@ SAMPLES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
         "LlamaForCausalLM",
         {"num_key_value_heads": None, "attention_bias": True},
     ),
+    "jetmoe": (
+        "JetMoeConfig",
+        "JetMoeForCausalLM",
+        {
+            "num_attention_heads": None,
+            "num_key_value_heads": 3,
+            "kv_channels": 12,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "tie_word_embeddings": True,
+        },
+    ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
     "mamba2": (
         "Mamba2Config",

@@ -266,7 +266,15 @@ OTHERS: Final[tuple[Other, ...]] = (
     ),
     _text("YoutuForCausalLM", **_LATENT, head_dim=4),
     _text("MellumForCausalLM", **_EXPERTS, head_dim=8),
-    _text("MiMoV2FlashForCausalLM", **_KINDS, **_EXPERTS, head_dim=8, v_head_dim=6),
+    _text(
+        "MiMoV2FlashForCausalLM",
+        **_KINDS,
+        **_EXPERTS,
+        # Layers with a window have twice the heads of keys.
+        num_attention_heads=8,
+        head_dim=12,
+        v_head_dim=6,
+    ),
     _text("Cohere2MoeForCausalLM", **_KINDS, **_EXPERTS, head_dim=8),
     _text("AXK1ForCausalLM", **_LATENT),
     _text("CpmAntForCausalLM", dim_head=8, dim_ff=60),
@@ -372,6 +380,15 @@ OTHERS: Final[tuple[Other, ...]] = (
         num_heads=6,
         num_experts=4,
         expert_capacity=16,
+    ),
+    Other(
+        "encoder-decoder",
+        "T5GemmaForConditionalGeneration",
+        {
+            "vocab_size": 131,
+            "encoder": _TEXT | _WINDOW | {"head_dim": 8},
+            "decoder": _TEXT | _WINDOW | {"head_dim": 8, "cross_attention_hidden_size": 48},
+        },
     ),
     _both("UMT5ForConditionalGeneration", d_kv=8, d_ff=60, num_layers=2, num_heads=6),
     _both("BlenderbotSmallForConditionalGeneration"),
@@ -523,6 +540,40 @@ OTHERS: Final[tuple[Other, ...]] = (
         tdnn_dilation=[1, 1],
         xvector_output_dim=12,
     ),
+    Other(
+        "several inputs",
+        "InformerForPrediction",
+        {
+            **{"prediction_length": 4, "context_length": 8, "d_model": 16},
+            **{"lags_sequence": [1, 2], "num_time_features": 1},
+        },
+    ),
+    Other(
+        "several inputs",
+        "PerceiverForMaskedLM",
+        {
+            **{"num_latents": 6, "d_latents": 16, "d_model": 16, "qk_channels": 16},
+            **{"v_channels": 16, "num_self_attends_per_block": 1, "vocab_size": 131},
+            **{"num_self_attention_heads": 2, "num_cross_attention_heads": 2},
+            "max_position_embeddings": 40,
+        },
+    ),
+    Other(
+        "image",
+        "RTDetrV2ForObjectDetection",
+        {
+            "backbone_config": {
+                **{"model_type": "rt_detr_resnet", "embedding_size": 8, "layer_type": "basic"},
+                **{"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]},
+                "out_features": ["stage2", "stage3", "stage4"],
+            },
+            **{"encoder_hidden_dim": 32, "encoder_in_channels": [16, 24, 32], "num_queries": 6},
+            **{"encoder_layers": 1, "encoder_ffn_dim": 32, "encoder_attention_heads": 2},
+            **{"decoder_layers": 2, "decoder_ffn_dim": 32, "decoder_attention_heads": 2},
+            **{"d_model": 32, "decoder_in_channels": [32, 32, 32], "decoder_n_points": 2},
+            "num_labels": 5,
+        },
+    ),
 )
 
 
@@ -610,6 +661,24 @@ UNUSUAL: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
         "gemma3",
         "a full layer after five of a window",
         {"num_hidden_layers": 6, "layer_types": ["sliding_attention"] * 5 + ["full_attention"]},
+    ),
+    (
+        "gemma3",
+        "positions scaled by the kind of layer",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "dynamic", "factor": 2.0},
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0},
+            }
+        },
+    ),
+    (
+        "jetmoe",
+        "one expert of five, one head, untied",
+        {
+            **{"num_experts_per_tok": 1, "num_key_value_heads": 1},
+            **_UNTIED,
+        },
     ),
     ("mistral", "no window", {"sliding_window": None}),
     ("mistral", "a window of one", {"sliding_window": 1}),

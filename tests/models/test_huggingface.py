@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 from pathlib import Path
@@ -139,6 +140,28 @@ def test_a_long_model_starts_with_a_moderate_context(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", max_position_embeddings=4096)
     assert load_model(folder).context_length == 256
     assert load_model(folder, context_length=1000).context_length == 1000
+
+
+def test_layers_of_two_kinds_have_positions_of_two_kinds(tmp_path: Path) -> None:
+    long = {
+        **{"rope_type": "longrope", "original_max_position_embeddings": 32, "factor": 2.0},
+        **{"short_factor": [1.5] * 10, "long_factor": [3.0] * 10},
+    }
+    scaled = {"full_attention": long, "sliding_attention": {"rope_type": "dynamic", "factor": 2.0}}
+    folder = make_family(tmp_path / "model", "gemma3", rope_parameters=scaled)
+    model = load_model(folder)
+    assert model.context_length == 32
+    assert root_wrapper(model) < 1e-5
+    # No branch on the length is left for a graph.
+    tokens = torch.arange(3, 20)[None]
+    whole = {"use_cache": False}
+    exported = torch.export.export(model.module, (tokens,), whole, strict=False)
+    assert exported.module()(tokens, **whole).logits.shape == (1, 17, 131)
+    scaled["full_attention"] = {"rope_type": "unheard-of", "factor": 2.0}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": scaled}))
+    with pytest.raises(InputError, match="RoPE scaling 'unheard-of': expected one of default"):
+        load_model(folder)
 
 
 def test_the_weights_hash_follows_the_weights_alone(tmp_path: Path) -> None:

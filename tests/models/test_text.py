@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tapml.models import resolve_model
 from tapml.models.codec_of_folder import load_codec
 from tapml.models.text import TextCodec
+from tapml.models.tokenizer_json import JsonTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +45,17 @@ def test_a_character_is_not_shown_in_parts(codec: TextCodec) -> None:
 
 def test_a_folder_without_tokenizer_files_has_no_codec(tmp_path: Path) -> None:
     assert load_codec(tmp_path) is None
+
+
+def test_a_list_of_words_alone_is_a_tokenizer(tmp_path: Path) -> None:
+    """What older folders of BERT's kind have in place of a ``tokenizer.json``."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "value", "##s", "of"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    codec = load_codec(tmp_path)
+    assert isinstance(codec, TextCodec)
+    assert codec.encode("The values of it") == (2, 5, 6, 7, 8, 1, 3)
+    assert codec.decode([2, 5, 6, 7, 8, 3]) == "the values of"
+    content = codec.to_json_text()
+    assert content is not None
+    assert JsonTokenizer(content).encode("The values of it") == (2, 5, 6, 7, 8, 1, 3)

@@ -119,6 +119,41 @@ def test_a_class_of_no_kind_moves_as_a_module_of_the_inputs_it_runs_with(
             model.of_given(((beyond, "x.npz"),))
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        # Values before the context that lags look at; an argument of no known shape that another
+        # takes the place of.
+        ("InformerForPrediction", ["past_values", "past_time_features", "past_observed_mask"]),
+        ("PerceiverForMaskedLM", ["input_ids"]),
+    ],
+)
+def test_inputs_are_found_by_what_a_configuration_says(
+    tmp_path: Path, name: str, inputs: list[str]
+) -> None:
+    other = next(each for each in OTHERS if each.architecture == name)
+    model = load_any(make_other(tmp_path / "model", other))
+    assert isinstance(model, LoadedModule)
+    assert [each.name for each in model.stored.inputs] == inputs
+    assert root_wrapper(model) < 1e-5
+
+
+def test_weights_that_a_part_ties_are_not_missing(tmp_path: Path) -> None:
+    """An encoder of images and a decoder of two classes, as TrOCR and Donut have."""
+    sizes = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 6}
+    reads = transformers.ViTConfig(**sizes, image_size=32, patch_size=8, intermediate_size=60)
+    writes = transformers.BertConfig(
+        **sizes, vocab_size=131, intermediate_size=60, is_decoder=True, add_cross_attention=True
+    )
+    both = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(reads, writes)
+    both.decoder_start_token_id, both.pad_token_id = 0, 2
+    transformers.VisionEncoderDecoderModel(both).save_pretrained(tmp_path / "model")
+    model = load_any(tmp_path / "model")
+    assert isinstance(model, LoadedModule)
+    assert [each.name for each in model.stored.inputs] == ["pixel_values", "decoder_input_ids"]
+    assert root_wrapper(model) < 1e-5
+
+
 def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", "Starcoder2ForCausalLM", **_COHERE)
     config = folder / "config.json"
@@ -131,14 +166,15 @@ def test_weights_of_another_size_are_named_as_in_a_listed_family(tmp_path: Path)
     ("name", "kind"),
     [
         # Positions behind the padding token's; a window that reaches both ways; a causal reader;
-        # a mask of two dimensions; two numbers for each token; keys and values of a source; batch
-        # norms; windows of an image.
+        # a mask of two dimensions; two numbers for each token; keys and values of a source, and one
+        # read through a window; batch norms; windows of an image.
         ("RobertaModel", "encoder"),
         ("ModernBertModel", "encoder"),
         ("CLIPTextModel", "encoder"),
         ("DebertaV2Model", "encoder"),
         ("RobertaForQuestionAnswering", "encoder"),
         ("MBartForConditionalGeneration", "encoder_decoder"),
+        ("T5GemmaForConditionalGeneration", "encoder_decoder"),
         ("ResNetForImageClassification", "module"),
         ("SwinForImageClassification", "module"),
         ("Wav2Vec2ForCTC", "module"),

@@ -57,6 +57,21 @@ def by_layer(module: nn.Module, position_ids: Tensor, attention_mask: Tensor) ->
     return {"position_ids": position_ids, "attention_mask": masks}
 
 
+def both_ways(encoder: nn.Module, mask: Tensor) -> Tensor | dict[str, Tensor]:
+    """The mask ``[1, 1, T, T]`` of an encoder, or one for each kind of its layers.
+
+    A window reaches as far ahead as back, its last place included.
+    """
+    import torch
+
+    config: Any = getattr(encoder, "config", None)
+    if SLIDING not in (getattr(config, "layer_types", None) or ()):
+        return mask
+    places = torch.arange(mask.shape[-1], dtype=torch.int32)
+    near = (places[None, :] - places[:, None]).abs() <= int(config.sliding_window)
+    return {FULL: mask, SLIDING: masked_where_not(near, mask)}
+
+
 def within_window(position_ids: Tensor, attention_mask: Tensor, window: int) -> Tensor:
     """The mask without the rows that have left the window: row p holds position p."""
     import torch

@@ -27,7 +27,12 @@ def image(config: Any) -> tuple[int, ...]:
     InputError
         If neither says the size, or it is no size of an image.
     """
-    own = getattr(config, "vision_config", config)
+    # An encoder beside a decoder of another class has its own.
+    parts = (getattr(config, each, None) for each in ("vision_config", "encoder"))
+    own = next(
+        (each for each in parts if hasattr(each, "image_size")),
+        getattr(config, "vision_config", config),
+    )
     size = getattr(own, "image_size", None) or _prepared_size(config)
     edges = size if isinstance(size, list | tuple) and len(size) == 2 else (size, size)
     height, width = (("image_size", edge) for edge in edges)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tapml.models.gguf.architectures import GgufArchitecture, architecture_of, name_here
+from tapml.models.gguf.architectures import WINDOW, GgufArchitecture, architecture_of, name_here
 from tapml.models.gguf.blocks import KINDS, read_blocks
 from tapml.models.gguf.bounds import check_bounds
 from tapml.models.gguf.tokenizer import tokenizer_config, tokenizer_json
@@ -27,6 +27,11 @@ from tapml_targets.installed import install_hint
 
 _PLAIN: Final = ("F32", "F16", "BF16")
 _COMPUTED: Final = "rope_freqs.weight"
+# Factors of the frequencies up to a length and beyond it.
+_FACTORS: Final = {
+    "rope_factors_short.weight": "short_factor",
+    "rope_factors_long.weight": "long_factor",
+}
 _EMBEDDING: Final = "token_embd.weight"
 _SIZES: Final = {
     "block_count": "num_hidden_layers",
@@ -59,39 +64,53 @@ def convert_gguf(path: Path, folder: Path) -> None:
     architecture, named = architecture_of(fields, path)
     config = _config(path, fields, architecture, named)
     config["vocab_size"] = config["vocab_size"] or _rows_of_embedding(reader)
-    _check_whole(path, fields, architecture, config)
+    _check_whole(path, fields, architecture, named, config)
     rotated = _rotated(config) if named.turned else frozenset()
     packed: dict[str, PackedWeight] = {}
     floats: dict[str, Tensor] = {}
     kinds: dict[str, int] = {}
+    factors: dict[str, list[float]] = {}
     for tensor in reader.tensors:
         if tensor.name == _COMPUTED:
             _take_frequencies(path, tensor, config)
             continue
+        if tensor.name in _FACTORS:
+            factors[_FACTORS[tensor.name]] = _factors(path, tensor, config)
+            continue
         whole = name_here(str(tensor.name), named, path)
-        name = whole.removesuffix(".weight")
         kind = str(tensor.tensor_type.name)
-        shape = tuple(int(each) for each in reversed(tensor.shape))
-        if kind in KINDS:
-            weight = read_blocks(kind, np.asarray(tensor.data))
-            packed[name] = weight if name not in rotated else _turned(weight, name, config)
-            kinds[kind] = kinds.get(kind, 0) + 1
-        elif kind in _PLAIN:
-            array = torch.from_numpy(np.array(tensor.data))
-            if kind == "BF16":
-                # The library gives its bytes.
-                array = array.view(torch.bfloat16)
-            array = array.reshape(shape).to(torch.float32)
-            if name in rotated:
-                array = array[_order(len(array), name, config)].contiguous()
-            floats[whole] = array - 1 if named.shifted and name.endswith("norm") else array
-        else:
+        if kind not in KINDS and kind not in _PLAIN:
             raise InputError(
                 f"{path} has {tensor.name} as {kind}: expected one of {', '.join(KINDS)}, F16, "
                 "BF16 or F32; fetch the model's Q4_0, Q4_K_M or Q8_0 file"
             )
+        kinds[kind] = kinds.get(kind, 0) + (kind in KINDS)
+        data = np.asarray(tensor.data)
+        shape = tuple(int(each) for each in reversed(tensor.shape))
+        if data.ndim != (3 if "{}" in whole else len(shape)) or (kind in KINDS and data.ndim < 2):
+            raise InputError(
+                f"{path} has {tensor.name} of shape {shape} as {kind}: fetch the file again"
+            )
+        of_experts = enumerate(data) if "{}" in whole else [(None, data)]
+        for expert, each in of_experts:
+            one = whole if expert is None else whole.format(expert)
+            name = one.removesuffix(".weight")
+            if kind in KINDS:
+                weight = read_blocks(kind, each)
+                packed[name] = weight if name not in rotated else _turned(weight, name, config)
+                continue
+            array = _floats(kind, each).reshape(shape if expert is None else shape[1:])
+            if name in rotated:
+                array = array[_order(len(array), name, config)].contiguous()
+            floats[one] = array - 1 if named.shifted and name.endswith("norm") else array
+    if factors:
+        scaled = _long(path, fields, architecture, config) | factors
+        config["rope_parameters"] = scaled
+        # Phi-3's class takes this one.
+        before = "original_max_position_embeddings"
+        config[before] = scaled[before]
     config["tie_word_embeddings"] = "lm_head" not in packed and "lm_head.weight" not in floats
-    most = max(kinds, key=lambda kind: kinds[kind]) if kinds else "floats"
+    most = max(kinds, key=lambda kind: kinds[kind]) if packed else "floats"
     write_packed_folder(
         folder,
         config,
@@ -101,6 +120,13 @@ def convert_gguf(path: Path, folder: Path) -> None:
         tokenizer=tokenizer_json(fields),
         tokenizer_config=tokenizer_config(fields),
     )
+
+
+def _floats(kind: str, data: Any) -> Tensor:
+    """Plain numbers as float32."""
+    array = torch.from_numpy(np.array(data))
+    # The library gives the bytes of BF16.
+    return (array.view(torch.bfloat16) if kind == "BF16" else array).to(torch.float32)
 
 
 def _open(path: Path) -> Any:
@@ -166,10 +192,13 @@ def _config(
         "torch_dtype": "float32",
         **named.own,
     }
+    turned = fields.get(f"{architecture}.rope.dimension_count")
+    if named.turns_a_part and isinstance(turned, int) and 0 < turned < config["head_dim"]:
+        config["partial_rotary_factor"] = turned / config["head_dim"]
     for theirs, ours in named.numbers.items():
         number = fields.get(f"{architecture}.{theirs}")
         if isinstance(number, int | float):
-            config[ours] = number
+            config[ours] = number or None
     if named.scaled_by_width is not None:
         wide = config["num_hidden_layers"] == named.scaled_by_width
         scale = config["hidden_size"] // heads if wide else config["head_dim"]
@@ -187,7 +216,11 @@ def _config(
 
 
 def _check_whole(
-    path: Path, fields: Mapping[str, Any], architecture: str, config: Mapping[str, Any]
+    path: Path,
+    fields: Mapping[str, Any],
+    architecture: str,
+    named: GgufArchitecture,
+    config: Mapping[str, Any],
 ) -> None:
     """Refuse what the tensors do not show: a part of a model, and what its class does not do."""
     parts = fields.get("split.count")
@@ -197,10 +230,16 @@ def _check_whole(
             "model; join the parts (llama-gguf-split --merge FIRST-PART WHOLE.gguf)"
         )
     turned = fields.get(f"{architecture}.rope.dimension_count")
-    if turned is not None and turned != config["head_dim"]:
+    if turned is not None and turned != _rotating(config):
         raise InputError(
             f"{path} turns {str(turned)[:40]} numbers of a head of {config['head_dim']}: expected "
             "all; take the model's safetensors folder, and --quantize int4"
+        )
+    window = fields.get(f"{architecture}.{WINDOW}")
+    if window and WINDOW not in named.numbers:
+        raise InputError(
+            f"{path} has a window of {str(window)[:40]} tokens, which {named.class_name} does not: "
+            "take the model's safetensors folder, and --quantize int4"
         )
     if fields.get(f"{architecture}.attention.causal") is False:
         raise InputError(
@@ -250,18 +289,9 @@ def _take_frequencies(path: Path, tensor: Any, config: dict[str, Any]) -> None:
 
     The class's kind ``longrope`` divides its frequencies by factors as they are.
     """
-    factors = np.asarray(tensor.data)
-    if str(tensor.tensor_type.name) == "F32" and (factors == 1).all():
+    if str(tensor.tensor_type.name) == "F32" and (np.asarray(tensor.data) == 1).all():
         return
-    expected = (config["head_dim"] // 2,)
-    plain = str(tensor.tensor_type.name) == "F32" and factors.shape == expected
-    if not plain or not (np.isfinite(factors) & (factors > 0)).all() or "rope_parameters" in config:
-        raise InputError(
-            f"{path} has {_COMPUTED} of shape {factors.shape} as {tensor.tensor_type.name}: "
-            f"expected {expected} positive numbers as F32, and no other scaling beside them; take "
-            "the model's safetensors folder, and --quantize int4"
-        )
-    each = [float(factor) for factor in factors]
+    each = _factors(path, tensor, config)
     config["rope_parameters"] = {
         "rope_type": "longrope",
         "short_factor": each,
@@ -271,6 +301,43 @@ def _take_frequencies(path: Path, tensor: Any, config: dict[str, Any]) -> None:
         "original_max_position_embeddings": config["max_position_embeddings"],
         "rope_theta": config["rope_theta"],
     }
+
+
+def _rotating(config: Mapping[str, Any]) -> int:
+    """Numbers of a head that rotate."""
+    return int(config["head_dim"] * config.get("partial_rotary_factor", 1.0))
+
+
+def _factors(path: Path, tensor: Any, config: Mapping[str, Any]) -> list[float]:
+    """Factors of the rotary frequencies, one for each pair of a head."""
+    factors = np.asarray(tensor.data)
+    expected = (_rotating(config) // 2,)
+    plain = str(tensor.tensor_type.name) == "F32" and factors.shape == expected
+    if not plain or not (np.isfinite(factors) & (factors > 0)).all() or "rope_parameters" in config:
+        raise InputError(
+            f"{path} has {tensor.name} of shape {factors.shape} as {tensor.tensor_type.name}: "
+            f"expected {expected} positive numbers as F32, and no other scaling beside them; take "
+            "the model's safetensors folder, and --quantize int4"
+        )
+    return [float(factor) for factor in factors]
+
+
+def _long(
+    path: Path, fields: Mapping[str, Any], architecture: str, config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Phi-3's scaling without its factors: it has others beyond a length."""
+    before = fields.get(f"{architecture}.rope.scaling.original_context_length")
+    if not isinstance(before, int) or not 0 < before <= config["max_position_embeddings"]:
+        raise InputError(f"{path} has a context of {str(before)[:40]} before its scaling")
+    made: dict[str, Any] = {
+        "rope_type": "longrope",
+        "original_max_position_embeddings": before,
+        "rope_theta": config["rope_theta"],
+    }
+    factor = fields.get(f"{architecture}.rope.scaling.attn_factor")
+    if isinstance(factor, float):
+        made["attention_factor"] = factor
+    return made
 
 
 def _rotated(config: Mapping[str, Any]) -> frozenset[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tapml.models.mapped_weights import are_large, return_pages_of, tensor_of
+from tapml.models.packed.experts import ExpertLayers
 from tapml.models.packed.formats.format import Format, Layer
 from tapml.models.packed.quantizers import packed_part, replace_part
 from tapml.models.packed.weight import PackedWeight
@@ -17,7 +18,12 @@ from tapml_targets.errors import InputError
 
 
 def build_packed(
-    model_class: Any, config: Any, dtype: torch.dtype, stored: Mapping[str, Any], form: Format
+    model_class: Any,
+    config: Any,
+    dtype: torch.dtype,
+    stored: Mapping[str, Any],
+    form: Format,
+    loading: Mapping[str, Any],
 ) -> nn.Module:
     """A module of `model_class` with the weights of a checkpoint.
 
@@ -31,6 +37,8 @@ def build_packed(
         The checkpoint's tensors by name: file, dtype and shape.
     form
         The format of its packed layers.
+    loading
+        Further arguments of the class's own constructor, as a family has them.
 
     Raises
     ------
@@ -44,14 +52,16 @@ def build_packed(
     # Memory that is never written takes none.
     with no_init_weights():
         module: nn.Module = model_class._from_config(
-            config, dtype=dtype, attn_implementation="eager"
+            config, dtype=dtype, attn_implementation="eager", **loading
         )
     tensor = stored_tensors(stored, in_place=form.in_place)
     paths = {name[: -len(form.codes) - 1] for name in stored if name.endswith(f".{form.codes}")}
-    parts = dict(module.named_modules(remove_duplicate=False))
-    taken = _pack_layers(module, parts, paths, stored, tensor, form, packing)
+    experts = ExpertLayers(module)
+    taken = _pack_layers(module, paths, stored, tensor, form, packing, experts)
+    experts.put()
     _share_head(module, config, paths)
-    load_floats(module, {name: tensor(name) for name in stored if name not in taken})
+    floats = [name for name in stored if name not in taken]
+    load_floats(module, {experts.name_here(name): tensor(name) for name in floats})
     return module
 
 
@@ -74,28 +84,33 @@ def stored_tensors(stored: Mapping[str, Any], *, in_place: bool = False) -> Call
 
 def _pack_layers(
     module: nn.Module,
-    parts: Mapping[str, nn.Module],
     paths: set[str],
     stored: Mapping[str, Any],
     tensor: Any,
     form: Format,
     packing: Any,
+    experts: ExpertLayers,
 ) -> set[str]:
     """Put packed layers into a module; the names of the tensors that they took."""
     taken: set[str] = set()
+    parts = dict(module.named_modules(remove_duplicate=False))
     for path in sorted(paths):
-        part = parts.get(path)
-        if not isinstance(part, nn.Linear | nn.Embedding):
+        part: Any = parts.get(path)
+        shape = experts.shape(path) if part is None else None
+        if shape is None and not isinstance(part, nn.Linear | nn.Embedding):
             raise InputError(
                 f"{path} is packed, but the model has no linear layer or embedding of that name: "
                 "config.json and the weights belong to different models"
             )
         names = {each: f"{path}.{each}" for each in form.suffixes if f"{path}.{each}" in stored}
-        shape = int(part.weight.shape[0]), int(part.weight.shape[1])
         tensors = {end: tensor(name) for end, name in names.items()}
-        classes = tuple(each.__name__ for each in type(part).__mro__)
-        layer = Layer(path, tensors, shape, packing, classes)
-        replace_part(module, path, packed_part(part, form.read(layer)))
+        if shape is not None:
+            experts.add(path, form.read(Layer(path, tensors, shape, packing)))
+        else:
+            rows, columns = (int(each) for each in part.weight.shape)
+            classes = tuple(each.__name__ for each in type(part).__mro__)
+            layer = Layer(path, tensors, (rows, columns), packing, classes)
+            replace_part(module, path, packed_part(part, form.read(layer)))
         taken |= set(names.values())
     if not taken:
         raise InputError(

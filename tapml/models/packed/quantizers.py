@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tapml.models.packed.experts import replace_matrices, stacked_matrices
 from tapml.models.packed.modules import PackedEmbedding, PackedLinear
 from tapml.models.packed.operation import BRAIN, HALF, WORD_BITS
 from tapml.models.packed.weight import PackedWeight, pack
@@ -92,7 +93,7 @@ def _divisor(scales: Tensor) -> Tensor:
 
 
 def quantize_module(module: nn.Module, name: str) -> str:
-    """Replace the linear layers and embeddings of a float module by packed ones, in place.
+    """Replace linear layers, embeddings and matrices of experts by packed ones, in place.
 
     Layers that share a weight share its codes.
 
@@ -124,6 +125,13 @@ def quantize_module(module: nn.Module, name: str) -> str:
             is_table = id(weight) in tables
             made[id(weight)] = (scheme.table if is_table else scheme.matrix)(weight.detach(), path)
         replace_part(module, path, packed_part(part, made[id(weight)]))
+        count += 1
+    for part, own, path in list(stacked_matrices(module)):
+        matrices: Tensor = getattr(part, own).detach()
+        if int(matrices.shape[-1]) % (WORD_BITS // scheme.bits):
+            kept.append(path)
+            continue
+        replace_matrices(part, own, scheme.matrix(matrices.flatten(0, 1), path))
         count += 1
     if not count:
         raise InputError(

@@ -71,7 +71,13 @@ NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
 }
+PACKED = NAMES | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 
 
 def filled(module: Any, values: dict[str, np.ndarray], *, turned: bool) -> Any:
@@ -92,7 +98,9 @@ def filled(module: Any, values: dict[str, np.ndarray], *, turned: bool) -> Any:
                 ]
             )
         names = NAMES | FOUR_NORMS if hasattr(module.config, "query_pre_attn_scalar") else NAMES
-        state[f"model.layers.{parts[1]}.{names[parts[2]]}.{parts[3]}"] = matrix
+        names = PACKED if "attn_qkv" in name or module.config.model_type == "phi3" else names
+        whole = f"model.layers.{parts[1]}.{names[parts[2]]}"
+        state[whole if parts[2].endswith("exps") else f"{whole}.{parts[3]}"] = matrix
     tensors = {name: torch.from_numpy(np.array(each)) for name, each in state.items()}
     missing, unexpected = module.load_state_dict(tensors, strict=False)
     assert missing == ["lm_head.weight"]
@@ -116,30 +124,99 @@ def test_a_file_computes_what_transformers_computes_with_its_weights(
     assert resolve_model(tmp_path / "small.gguf") == resolve_model(tmp_path / "small.gguf")
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
+WINDOWED = {"sliding_window": 8}
+OWN: dict[str, dict[str, Any]] = {
+    "gemma2": WINDOWED | {"query_pre_attn_scalar": HEAD},
+    "gemma3": WINDOWED | {"query_pre_attn_scalar": HEAD},
+    "phi3": WINDOWED | {"pad_token_id": None},
+    "smollm3": {"pad_token_id": None},
+    "granite": {
+        "attention_multiplier": 0.2,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 2.0,
+    },
+}
+
+
+def own_config(architecture: str, **more: object) -> Any:
+    """The configuration of transformers' class for a file of :func:`written.write_llama`."""
+    return AutoConfig.for_model(
+        "gemma3_text" if architecture == "gemma3" else architecture,
+        **{
+            "vocab_size": written.WORDS,
+            "hidden_size": written.WIDTH,
+            "intermediate_size": written.INNER,
+            "num_hidden_layers": written.LAYERS,
+            "num_attention_heads": written.HEADS,
+            "num_key_value_heads": written.GROUPS,
+            "head_dim": HEAD,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": True,
+            **OWN.get(architecture, {}),
+            **more,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "granite", "smollm3", "olmo2"],
+)
 def test_a_file_of_another_architecture_computes_what_its_class_computes(
     architecture: str, tmp_path: Path
 ) -> None:
-    """Biases, normalised heads, norms that the file keeps with 1 added; no turned rows."""
+    """Biases, normalised heads, norms with 1 added, packed rows, scales; few turn rows."""
     values = written.write_llama(tmp_path / "small.gguf", "Q8_0", architecture=architecture)
-    windowed = {"sliding_window": 8, "query_pre_attn_scalar": HEAD}
-    config = AutoConfig.for_model(
-        "gemma3_text" if architecture == "gemma3" else architecture,
-        **(windowed if architecture in ("gemma2", "gemma3") else {}),
-        vocab_size=written.WORDS,
-        hidden_size=written.WIDTH,
-        intermediate_size=written.INNER,
-        num_hidden_layers=written.LAYERS,
-        num_attention_heads=written.HEADS,
-        num_key_value_heads=written.GROUPS,
-        head_dim=HEAD,
-        rms_norm_eps=1e-5,
-        rope_theta=10000.0,
-        tie_word_embeddings=True,
-    )
+    config = own_config(architecture)
     if architecture.startswith("gemma"):
         values = {name: value - 1 if "norm" in name else value for name, value in values.items()}
-    own = filled(AutoModelForCausalLM.from_config(config), values, turned=False)
+    turned = architecture in ("granite", "smollm3")
+    own = filled(AutoModelForCausalLM.from_config(config), values, turned=turned)
+    model = load_model(tmp_path / "small.gguf")
+    assert type(model.module).__name__ == type(own).__name__
+    assert_same_logits(model.module, own)
+    assert root_wrapper(model) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [
+        (
+            "qwen3moe",
+            {
+                "num_experts": written.EXPERTS,
+                "moe_intermediate_size": written.EXPERT_INNER,
+                "norm_topk_prob": True,
+            },
+        ),
+        (
+            "mixtral",
+            {
+                "num_local_experts": written.EXPERTS,
+                "intermediate_size": written.EXPERT_INNER,
+                "sliding_window": None,
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+def test_a_file_of_experts_computes_what_its_class_computes(
+    architecture: str, sizes: dict[str, Any], kind: str, tmp_path: Path
+) -> None:
+    more = {"llama.feed_forward_length": written.EXPERT_INNER} if architecture == "mixtral" else {}
+    values = written.write_llama(
+        tmp_path / "small.gguf", kind, architecture=architecture, more=more
+    )
+    for layer in range(written.LAYERS):
+        begin = f"blk.{layer}.ffn"
+        gate, up = (values.pop(f"{begin}_{each}_exps.weight") for each in ("gate", "up"))
+        values[f"{begin}_gate_up_exps.weight"] = np.concatenate([gate, up], 1)
+    name = {"qwen3moe": "qwen3_moe"}.get(architecture, architecture)
+    config = own_config(name, **sizes, num_experts_per_tok=written.CHOSEN)
+    own = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    own = filled(own, values, turned=architecture == "mixtral")
     model = load_model(tmp_path / "small.gguf")
     assert type(model.module).__name__ == type(own).__name__
     assert_same_logits(model.module, own)
@@ -200,6 +277,29 @@ def test_factors_of_the_frequencies_are_the_scaling_of_llama_3(tmp_path: Path) -
     assert root_wrapper(model) < 1e-5
 
 
+def test_phi_3_has_other_frequencies_beyond_a_length_and_turns_a_part(tmp_path: Path) -> None:
+    turned = 3 * HEAD // 4
+    factors = [1 + at / 8 for at in range(turned // 2)]
+    original = "phi3.rope.scaling.original_context_length"
+    values = written.write_llama(
+        tmp_path / "small.gguf",
+        "Q8_0",
+        architecture="phi3",
+        short_factors=factors,
+        more={original: 32, "phi3.rope.dimension_count": turned},
+    )
+    model = load_model(tmp_path / "small.gguf")
+    assert model.context_length == 32
+    lengths = {"max_position_embeddings": 64, "original_max_position_embeddings": 32}
+    scaled = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors}
+    config = own_config("phi3", rope_parameters=scaled, partial_rotary_factor=0.75, **lengths)
+    own = filled(AutoModelForCausalLM.from_config(config), values, turned=False)
+    assert_same_logits(model.module, own)
+    written.write_llama(tmp_path / "none.gguf", "Q8_0", architecture="phi3", short_factors=factors)
+    with pytest.raises(InputError, match=r"rope_factors_short.weight of shape .*: expected \(32,"):
+        resolve_model(tmp_path / "none.gguf")
+
+
 def test_scalings_that_are_not_done_are_refused_by_name(tmp_path: Path) -> None:
     written.write_llama(tmp_path / "a.gguf", "Q8_0", scaling=("longrope", 4.0))
     with pytest.raises(InputError, match="RoPE scaling 'longrope': expected none, linear or yarn"):
@@ -215,6 +315,7 @@ def test_scalings_that_are_not_done_are_refused_by_name(tmp_path: Path) -> None:
         ({"split.count": 3, "split.no": 1}, "is part 2 of 3: expected a whole model; join"),
         ({"llama.rope.dimension_count": 2}, "turns 2 numbers of a head of .*: expected all"),
         ({"llama.attention.causal": False}, "is an encoder"),
+        ({"llama.attention.sliding_window": 8}, "a window of 8 tokens, which LlamaForCausalLM"),
         ({"general.type": "adapter"}, "of the type 'adapter': expected a model; .*export-lora"),
     ],
 )

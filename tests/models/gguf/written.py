@@ -69,6 +69,41 @@ MORE: dict[str, dict[str, tuple[int, ...]]] = {
     "gemma2": {"post_attention_norm.weight": (WIDTH,), "post_ffw_norm.weight": (WIDTH,)},
 }
 MORE["gemma3"] = MORE["gemma2"] | MORE["qwen3"]
+MORE["phi3"] = {
+    "attn_qkv.weight": (WIDTH + 2 * GROUPS * WIDTH // HEADS, WIDTH),
+    "ffn_up.weight": (2 * INNER, WIDTH),
+}
+MORE["olmo2"] = MORE["gemma2"] | {
+    "attn_q_norm.weight": (WIDTH,),
+    "attn_k_norm.weight": (GROUPS * WIDTH // HEADS,),
+}
+EXPERTS, CHOSEN, EXPERT_INNER = 3, 2, 256
+_OF_EXPERTS = {
+    "ffn_gate_inp.weight": (EXPERTS, WIDTH),
+    "ffn_gate_exps.weight": (EXPERTS, EXPERT_INNER, WIDTH),
+    "ffn_up_exps.weight": (EXPERTS, EXPERT_INNER, WIDTH),
+    "ffn_down_exps.weight": (EXPERTS, WIDTH, EXPERT_INNER),
+}
+MORE["qwen3moe"] = MORE["qwen3"] | _OF_EXPERTS
+# Whose files have the architecture llama.
+MORE["mixtral"] = _OF_EXPERTS
+# What a layer lacks of a Llama's.
+FEWER = {
+    **dict.fromkeys(
+        ("qwen3moe", "mixtral"), ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+    ),
+    "phi3": ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight"),
+    "olmo2": ("attn_norm.weight", "ffn_norm.weight"),
+}
+# Fields that are numbers with a fraction.
+FRACTIONS = {
+    "granite": {
+        "granite.attention.scale": 0.2,
+        "granite.embedding_scale": 3.0,
+        "granite.residual_scale": 0.5,
+        "granite.logit_scale": 2.0,
+    }
+}
 
 
 def shapes(architecture: str = "llama") -> dict[str, tuple[int, ...]]:
@@ -86,6 +121,7 @@ def shapes(architecture: str = "llama") -> dict[str, tuple[int, ...]]:
         "ffn_down": (WIDTH, INNER),
     }
     whole = {f"{n}.weight": s for n, s in layer.items()} | MORE.get(architecture, {})
+    whole = {n: s for n, s in whole.items() if n not in FEWER.get(architecture, ())}
     named = {f"blk.{i}.{n}": s for i in range(LAYERS) for n, s in whole.items()}
     return {"token_embd.weight": (WORDS, WIDTH), **named, "output_norm.weight": (WIDTH,)}
 
@@ -97,10 +133,11 @@ def write_llama(
     architecture: str = "llama",
     scaling: tuple[str, float] | None = None,
     frequencies: Sequence[float] = (),
+    short_factors: Sequence[float] = (),
     more: Mapping[str, int | str] | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Write a file; the float32 values of its tensors by their names in it."""
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, "llama" if architecture == "mixtral" else architecture)
     writer.add_block_count(LAYERS)
     writer.add_context_length(64)
     writer.add_embedding_length(WIDTH)
@@ -109,8 +146,14 @@ def write_llama(
     writer.add_head_count_kv(GROUPS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
-    if architecture in ("gemma2", "gemma3"):
+    if architecture in ("gemma2", "gemma3", "phi3"):
         writer.add_sliding_window(8)
+    if architecture in ("qwen3moe", "mixtral"):
+        writer.add_expert_count(EXPERTS)
+        writer.add_expert_used_count(CHOSEN)
+        writer.add_expert_feed_forward_length(EXPERT_INNER)
+    for name, fraction in FRACTIONS.get(architecture, {}).items():
+        writer.add_float32(name, fraction)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(50.0)
         writer.add_final_logit_softcapping(30.0)
@@ -125,8 +168,13 @@ def write_llama(
         else:
             add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
             add(name, value)
-    if len(frequencies):
-        writer.add_tensor("rope_freqs.weight", np.array(frequencies, np.float32))
+    for name, factors in (
+        ("rope_freqs", frequencies),
+        ("rope_factors_short", short_factors),
+        ("rope_factors_long", short_factors),
+    ):
+        if len(factors):
+            writer.add_tensor(f"{name}.weight", np.array(factors, np.float32))
     writer.add_vocab_size(WORDS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -141,7 +189,11 @@ def write_llama(
             writer.add_tensor(name, matrix + 1)
             values[name] = matrix + 1
             continue
-        data = quantized(kind, matrix, seed)
+        if "gate_inp" in name:
+            writer.add_tensor(name, matrix)
+            values[name] = matrix
+            continue
+        data = quantized(kind, matrix.reshape(-1, shape[-1]), seed).reshape(*shape[:-1], -1)
         writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[kind])
         values[name] = dequantized(kind, data)
     writer.write_header_to_file()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from transformers.models.gemma.modeling_gemma import GemmaTextScaledWordEmbedding
 
+from tapml.models.huggingface import load_any
 from tapml.models.packed.modules import PackedEmbedding, PackedLinear
 from tapml.models.packed.operation import codes_of, words_of
 from tapml.models.packed.quantizers import SCHEMES, quantize_module
 from tapml.models.weights_hash import hash_weights
+from tapml.rooting.own_forward import root_wrapper
 from tapml_targets.errors import InputError
+from tests.models.families import make_family
 
 
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -94,3 +99,23 @@ def test_an_embedding_that_scales_its_vectors_still_does() -> None:
     quantize_module(model, "bf16")
     assert isinstance(model[0], PackedEmbedding)
     torch.testing.assert_close(model(tokens), expected, rtol=1e-2, atol=0.0)
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "whisper"])
+def test_an_encoder_decoder_is_quantized_with_its_cross_attention(
+    tmp_path: Path, family: str
+) -> None:
+    model = load_any(make_family(tmp_path / "model", family), quantize="int8")
+    assert model.quantization == "int8"
+    layers = [name for name, each in model.module.named_modules() if hasattr(each, "packed")]
+    assert any(
+        "cross" in name or "EncDecAttention" in name or "encoder_attn" in name for name in layers
+    )
+    assert root_wrapper(model) < 1e-5
+
+
+def test_a_model_of_images_is_quantized(tmp_path: Path) -> None:
+    model = load_any(make_family(tmp_path / "model", "vit"), quantize="int4")
+    assert model.quantization == "int4"
+    assert model.notes[0].startswith("weights of 11 layers are quantized to int4; 2 with other")
+    assert root_wrapper(model) < 1e-5

@@ -119,7 +119,20 @@ FORMATS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, Any]]] = {
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}),
     "compressed-tensors": (
         compressed,
-        {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {
+                "group_0": {
+                    "weights": {
+                        "num_bits": 4,
+                        "type": "int",
+                        "symmetric": True,
+                        "group_size": GROUP,
+                    }
+                }
+            },
+        },
     ),
 }
 
