@@ -305,6 +305,9 @@ def tapml_compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
 
         file = request.path.parent / baseline if baseline else None
         writes = file is not None and request.config.getoption("--tapml-accept")
+        hint = f"`pytest --tapml-accept` writes {file} with what is found today"
+        if file is not None and not writes and not file.exists():
+            pytest.fail(f"there is no {file}; {hint}", pytrace=False)
         accepted = read_baseline(file) if file is not None and not writes else None
         comparison = compare(*arguments, **options)
         for pair in comparison.pairs:
@@ -315,7 +318,7 @@ def tapml_compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
             write_baseline(comparison, file)
         elif lines := new_findings(comparison, accepted):
             if file is not None:
-                lines.append(f"`pytest --tapml-accept` writes {file} with what is found today")
+                lines.append(hint)
             pytest.fail("\n".join(lines), pytrace=False)
         return comparison
 

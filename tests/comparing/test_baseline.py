@@ -85,6 +85,8 @@ def test_the_fixture_accepts_a_fault_once_and_fails_for_a_new_one(
             assert found.pairs[0].layer == "norm1"
         """
     )
+    ended = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    ended.stdout.fnmatch_lines(["there is no *accepted.json; `pytest --tapml-accept` writes *"])
     ended = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--tapml-accept")
     ended.assert_outcomes(passed=1)
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
