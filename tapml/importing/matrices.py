@@ -316,7 +316,7 @@ def _exponential(matrix: Tensor) -> Tensor:
         raise UnsupportedOperatorError("matrix_exp is imported of real matrices alone")
     size = matrix.abs().sum(-2).amax(-1)[..., None, None]
     half, one = (torch.full((), each, dtype=matrix.dtype) for each in (0.5, 1.0))
-    # One product: steps that read the last one twice are a kernel whose text doubles with each.
+    # One product: of steps that read the last one twice, the text doubles with each in one kernel.
     bounds = 2.0 ** torch.arange(_SQUARINGS, dtype=matrix.dtype)
     small = matrix * torch.where(size > bounds, half, one).prod(-1, keepdim=True)
     unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype)
