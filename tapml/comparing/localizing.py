@@ -321,10 +321,11 @@ class Localizer:
         else:
             pair = replace(pair, blamed=broken[0])
             (healthy,) = set(backends) - {broken[0]}
-            found = self._failing_node(broken[0], healthy) or self._where_failing(broken[0])
-            if isinstance(found, tuple):
+            alone, sure = self._failing_node(broken[0], healthy)
+            found = None if sure else self._where_failing(broken[0])
+            if alone is None and isinstance(found, tuple):
                 return replace(pair, between=found)
-            nodes = [found]
+            nodes = [found if isinstance(found, Node) else alone]
         if nodes[0] is None:
             return pair
         pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
@@ -517,14 +518,14 @@ class Localizer:
             values |= {(node.name, place): each for place, each in enumerate(made)}
         return None
 
-    def _failing_node(self, broken: str, healthy: str) -> Node | None:
-        """The node that fails alone on the values of a healthy backend.
+    def _failing_node(self, broken: str, healthy: str) -> tuple[Node | None, bool]:
+        """The node that fails alone on the values of a healthy backend, and whether that is sure.
 
-        The first that fails at the same place as the whole model; else the first that fails; else
-        the first whose result a later one could not take.
+        The first that fails at the same place as the whole model; else the first that fails, which
+        is not sure; else the first whose result a later one could not take.
         """
         if healthy in self._failures or not self._processes[broken].inputs:
-            return None
+            return None, False
         first = wrong = None
         states = self._hidden.of(healthy, (0,))[0]
         for node in self._processes[healthy].nodes:
@@ -540,12 +541,12 @@ class Localizer:
                 whole = self._failures[broken]
                 # A crash in a compiled graph and one of a layer have other lines of Python.
                 if error.failure.place == whole.place or error.failure.kind == whole.kind == _CRASH:
-                    return node
+                    return node, True
                 if error.failure.kind != "unsupported":
                     first = first or node
             except InputError:
                 continue
-        return first or wrong
+        return (first, False) if first else (wrong, wrong is not None)
 
     def _where_failing(self, broken: str) -> Node | fused.Between | None:
         """The first node as far as which the model fails as the whole does, or two around it."""

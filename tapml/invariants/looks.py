@@ -88,7 +88,8 @@ class GradientsLeft:
         if isinstance(part, torch.optim.Optimizer):
             return part if part in self._marks else None
         held = set(map(id, parameters))
-        return next((each for each in self._marks if id(parameters_of(each)[0]) in held), None)
+        first = ((each, next(iter(parameters_of(each)), None)) for each in self._marks)
+        return next((each for each, one in first if id(one) in held), None)
 
     def stepped(self, owner: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
         """The optimizer has used the gradients that there are."""

@@ -33,6 +33,8 @@ class Chain:
     fails: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
     compiled_wrong: tuple[str, ...] = ()
+    fails_elsewhere: tuple[str, ...] = ()
+    """Layers that fail alone, at another line than the model."""
     no_ends: tuple[str, ...] = ()
     """Layers at which the model cannot end."""
     end: int = 0
@@ -65,6 +67,8 @@ class Chain:
 
     def replay(self, node: str, inputs: Sequence[Array]) -> list[Array]:
         self._called("replay", node)
+        if node in self.fails_elsewhere:
+            raise BackendFailedError(Failure("error", "a subgraph", "line 9"))
         return [self._added(node, inputs[0]) if inputs else np.array([self.end])]
 
     def rebuild(self, node: str, inputs: Sequence[Array]) -> list[Array]:
@@ -278,6 +282,17 @@ def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_d
     chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
     found = _localizer(chains, {"b": failure}).failed(("a", "b"))
     assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
+
+
+def test_a_layer_that_fails_alone_at_another_line_is_named_only_where_nothing_is_known_better() -> (
+    None
+):
+    failure = Failure("error", "no such operator", "line 1")
+    late = tuple(f"prefix layer{at}" for at in range(7, 20))
+    for fails, named in ((late, "layer7"), ((), "layer2")):
+        chains = {"a": Chain(20), "b": Chain(20, fails=fails, fails_elsewhere=("layer2",))}
+        found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+        assert (found.layer, found.between, found.blamed) == (named, None, "b")
 
 
 def test_where_a_model_cannot_end_before_the_layer_the_last_that_compiles_is_named_beside() -> None:
