@@ -27,6 +27,7 @@ from tapml.devices.browser_process import BrowserProcess, find_browser
 from tapml.devices.reach import open_device
 from tapml.package.in_process import open_in_process
 from tapml_rpc.client import RemoteTensor, Session
+from tapml_rpc.tracker.web_page import FOLDER, page_files
 from tapml_targets.driver import DeviceDescription
 from tapml_targets.library import EntryCall, Library
 from tapml_targets.ranking import rank_devices
@@ -38,7 +39,6 @@ SECONDS: Final = 5.0
 LAUNCHES: Final = 128
 MOVED_BYTES: Final = 64 << 20
 NAME: Final = "bench"
-_PAGE: Final = Path(__file__).parents[1] / "rpc_server/tapml_rpc/web_page"
 
 
 def measure() -> list[dict[str, Any]]:
@@ -64,7 +64,8 @@ def _row(
 
 
 def _script_size() -> dict[str, Any]:
-    scripts = [gzip.compress(path.read_bytes()) for path in _PAGE.rglob("*.js")]
+    files = page_files(FOLDER).items()
+    scripts = [gzip.compress(script) for name, script in files if name.endswith(".js")]
     return _row("the page's scripts, gzip", sum(map(len, scripts)) / 1e3, "KB", 100)
 
 

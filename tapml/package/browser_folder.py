@@ -28,6 +28,7 @@ from tapml.package.texts import browser_readme
 from tapml.package.writer import HashingSink, PackageWriter, new_package
 from tapml.plan.graph_plan import GraphPlan
 from tapml.workloads import workload_of
+from tapml_rpc.tracker.web_page import page_files
 from tapml_targets import library_format
 from tapml_targets.errors import InputError
 from tapml_targets.platforms import browser_platform
@@ -122,7 +123,7 @@ def write_browser_folder(
     total = sum(each.nbytes for each in shipped.weights.values())
     header = tensors_header(shipped.weights, shipped.dtypes)
     nbytes = sum(map(len, contents.values())) + len(header) + total
-    pages = {each.name: each.read_bytes() for each in sorted(PAGE.iterdir()) if each.is_file()}
+    pages = page_files(PAGE)
     with new_package(path, archive=False, nbytes=nbytes + _SPARE_BYTES) as package:
         for name, content in contents.items():
             package.add(name, content)

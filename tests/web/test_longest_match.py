@@ -13,6 +13,7 @@ import pytest
 from tapml.models.longest_match import LongestMatch
 from tapml.package.browser_folder import PAGE
 from tapml.package.sample_lines import sample_lines
+from tapml_rpc.tracker.web_page import page_files
 from tests.models.test_longest_match import vocabulary
 
 TEXTS = 2000
@@ -45,7 +46,7 @@ def test_it_equals_pythons_on_many_texts_and_on_tokens_that_are_no_text(tmp_path
     ids = [random_.choices(range(300), k=random_.randrange(20)) for _ in range(TEXTS)]
     # The built script, with a name that node takes for a module.
     module = tmp_path / "tapml.mjs"
-    shutil.copy(PAGE / "tapml.js", module)
+    module.write_bytes(page_files(PAGE)["tapml.js"])
     given = json.dumps([json.loads(codec.to_json_text()), texts, ids])
     ran = subprocess.run(
         [node, "--input-type=module", "-e", _SCRIPT, str(module)],

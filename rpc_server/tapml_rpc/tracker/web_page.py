@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -49,10 +50,17 @@ def page_response(target: str) -> Response | None:
 
 @cache
 def _files() -> dict[str, tuple[str, bytes]]:
-    if not FOLDER.is_dir():
-        return {}
+    files = page_files(FOLDER) if FOLDER.is_dir() else {}
+    types = {name: _TYPES.get(Path(name).suffix) for name in files}
+    return {f"/{name}": (kind, files[name]) for name, kind in types.items() if kind}
+
+
+def page_files(folder: Path) -> dict[str, bytes]:
+    """The files of a built page by name, of which the scripts lie there compressed."""
     return {
-        f"/{path.name}": (_TYPES[path.suffix], path.read_bytes())
-        for path in FOLDER.iterdir()
-        if path.suffix in _TYPES
+        path.name.removesuffix(".gz"): (
+            gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        )
+        for path in sorted(folder.iterdir())
+        if path.is_file()
     }

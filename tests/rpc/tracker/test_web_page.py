@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tapml_rpc.tracker.web_page import FOLDER
+from tapml_rpc.tracker.web_page import FOLDER, page_files
 from tests.rpc.tracker.trackers import TrackerProcess
 
 
@@ -23,9 +23,11 @@ def get(tracker: TrackerProcess, path: str, **headers: str) -> tuple[int, dict[s
 
 
 def test_the_tracker_serves_the_files_of_the_page(shared_tracker: TrackerProcess) -> None:
-    for path in FOLDER.iterdir():
-        status, headers, body = get(shared_tracker, f"/{path.name}?version=1")
-        assert (status, body) == (200, path.read_bytes())
+    files = page_files(FOLDER)
+    assert {"index.html", "page.js", "worker.js"} <= set(files)
+    for name, content in files.items():
+        status, headers, body = get(shared_tracker, f"/{name}?version=1")
+        assert (status, body) == (200, content)
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert get(shared_tracker, "/")[2] == (FOLDER / "index.html").read_bytes()
