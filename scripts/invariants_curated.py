@@ -70,7 +70,8 @@ def curated() -> InvariantSet:
         for each in found.invariants
         if each.runs >= _PER_PROGRAM * _LEAST_PROGRAMS
         and all(name.startswith(("torch.", "model.")) for name in _apis(each.params.items()))
-        and each.relation not in ("VariableAttribute", "Evaluated")
+        # A parameter that no loss reaches keeps its value.
+        and each.relation not in ("VariableAttribute", "Evaluated", "VarPeriodicChange")
         and not relations()[each.relation].own
         and each.params.get("mode") != "tied"
         # Trainers of libraries fetch batches ahead of the model.
