@@ -21,7 +21,7 @@ class Structure:
         for part in parts:
             tables += part._parameters, part._buffers, part._modules
         self._tables, self._sizes = tables, list(map(len, tables))
-        # Those of a scripted module are made anew when they are asked for.
+        # A scripted module builds its tables again at every access.
         self._plain = all(isinstance(table, dict) for table in tables)
         entries = [(table, name, value) for table in tables for name, value in table.items()]
         self._holders = [table for table, _, _ in entries]

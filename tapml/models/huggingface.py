@@ -232,43 +232,24 @@ def _of_text(
             "unless given (--tokens)"
         )
     loaded = (folder.name, text, codec, module, chosen, context, hash_weights(module))
+    further: dict[str, Any] = {
+        "notes": tuple(notes), "family": family, "quantization": quantize, "floats": floats
+    }  # fmt: skip
     if family.workload == "encoder":
         padding = getattr(module.config, "pad_token_id", None) or 0
-        encoder = LoadedEncoder(
-            *loaded,
-            folder,
-            notes=tuple(notes),
-            family=family,
-            batch=BATCH,
-            padding=padding,
-            quantization=quantize,
-            floats=floats,
-        )
+        encoder = LoadedEncoder(*loaded, folder, batch=BATCH, padding=padding, **further)
         return settled(encoder) if family.tried else encoder
     if family.workload == "encoder_decoder":
         from tapml.models.encoder_decoder import LoadedEncoderDecoder
 
-        both = LoadedEncoderDecoder(
-            *loaded,
-            folder,
-            notes=tuple(notes),
-            family=family,
-            quantization=quantize,
-            floats=floats,
-        )
+        both = LoadedEncoderDecoder(*loaded, folder, **further)
         return settled(both) if family.tried else both
     ends = _end_tokens(module)
     if family.tried and family.state(module.config):
         # Only a run of the class shows what its layers keep.
         family = replace(family, workload="stepped")
     model = _DECODERS[family.workload](
-        *loaded,
-        folder,
-        notes=tuple(notes),
-        family=family,
-        end_tokens=ends,
-        quantization=quantize,
-        floats=floats,
+        *loaded, folder, end_tokens=ends, **further | {"family": family}
     )
     return settled(model) if family.tried else model
 

@@ -1,4 +1,4 @@
-"""A setting that is equal and far slower than one device is told apart."""
+"""A setting that agrees with one device but is far slower has a verdict of its own."""
 
 from __future__ import annotations
 

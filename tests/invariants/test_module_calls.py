@@ -16,7 +16,7 @@ from tapml.invariants.recording import Recording, recorded
 
 
 class Aliased(nn.Linear):
-    """A class that names the method anew, as for the types of its arguments."""
+    """A class that assigns the inherited method again, as some do to declare its types."""
 
     __call__ = nn.Module.__call__
 

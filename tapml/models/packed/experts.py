@@ -115,7 +115,7 @@ class ExpertLayers:
         return str(rename_source_key(name, self._renamings, [])[0])
 
     def shape(self, path: str) -> tuple[int, int] | None:
-        """Rows and columns of an expert's layer; None if there is none of that path."""
+        """Rows and columns of the expert's layer at a path; None if no layer is there."""
         found = self._place(path)
         if found is None:
             return None
