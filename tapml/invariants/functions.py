@@ -126,6 +126,11 @@ Looks: TypeAlias = Callable[[str, Sequence[Any], Any], Mapping[str, Any]]
 class FunctionMode(TorchFunctionMode):
     """Records function calls while it is entered.
 
+    Attributes
+    ----------
+    stepping
+        Whether an optimizer step may be open.
+
     Parameters
     ----------
     recorder
@@ -168,6 +173,7 @@ class FunctionMode(TorchFunctionMode):
         self._hearing = ""
         self._step = -1
         self._in_step: set[str] = set()
+        self.stepping = False
         self._of_optimizers: dict[str, bool] = {}
         self._thread = threading.get_ident()
 
@@ -201,7 +207,7 @@ class FunctionMode(TorchFunctionMode):
             return run(*args, **kwargs)
         if name is None:
             name = self._names[func] = self._name(func)
-        if not name or self._repeats(name):
+        if not name or (self.stepping and self._repeats(name)):
             return run(*args, **kwargs)
         if self._awaited is not None:
             self._heard(name, self._awaited)
@@ -309,6 +315,7 @@ class FunctionMode(TorchFunctionMode):
         first step is heard to the end, to know what it calls; so are later ones that leave out
         some of this, such as what made its state.
         """
+        self.stepping = True
         # Classes of other packages step as those of PyTorch do.
         self._of_optimizers[self._recorder.open_calls()[-1].name] = True
         if not (self._hears_here() and self._may_stop(parameters)):

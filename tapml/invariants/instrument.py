@@ -386,6 +386,8 @@ class Instruments:
         if recorder.muted or optimizer not in self._open_steps:
             return
         number, inner, before = self._open_steps.pop(optimizer)
+        if self._mode is not None:
+            self._mode.stepping = bool(self._open_steps)
         with recorder.aside():
             recorder.leave(inner, {})
             recorder.leave(number, self.variables.note_step(recorder, before))

@@ -269,15 +269,15 @@ class Recorder:
             source = self.last_source
             self._make(kind, name, -1, parent, digest, context, fields, source=source)
 
-    def note_states(self, states: list[tuple[str, Fields, str]]) -> None:
-        """Record the states of variables after a step: name, fields and digest of each."""
+    def note_states(self, names: list[str], states: list[Fields], digests: list[str]) -> None:
+        """Record the states of variables after a step, which nobody changes."""
         taken = 0
         thread, repeating = self._thread, self._repeating
         if repeating is not None and self.enabled and not thread.number:
             parent = thread.stack[-1].number if thread.stack else -1
-            taken = repeating.takes_states(states, parent, self.context.now())
-        for name, fields, digest in states[taken:]:
-            self.note(STATE, name, fields, digest)
+            taken = repeating.takes_states(names, states, digests, parent, self.context.now())
+        for place in range(taken, len(names)):
+            self.note(STATE, names[place], states[place], digests[place])
 
     def release(self) -> None:
         """Make the rows that this step has so far: it does not repeat the one before."""

@@ -39,6 +39,8 @@ class Repeating:
         self._same: list[int] = []
         self._now: list[Row] = []
         self._made: list[_Made] = []
+        # States that were all taken, and where.
+        self._taken: tuple[list[Fields], int] = [], 0
         self.follows = self._delivers = False
 
     def takes(
@@ -64,7 +66,12 @@ class Repeating:
         return same
 
     def takes_states(
-        self, states: list[tuple[str, Fields, str]], parent: int, context: Fields
+        self,
+        names: list[str],
+        states: list[Fields],
+        digests: list[str],
+        parent: int,
+        context: Fields,
     ) -> int:
         """How many of the states of variables, from the first on, are what came before.
 
@@ -72,18 +79,22 @@ class Repeating:
         """
         made = self._made
         first = len(made)
-        wanted = self._wanted[first : first + len(states)] if self.follows else []
+        wanted = self._wanted[first : first + len(names)] if self.follows else []
         if wanted and (wanted[0][2] is not context and wanted[0][2] != context):
             return 0
-        shared = wanted[0][2] if wanted else context
-        for place, (state, each) in enumerate(zip(states, wanted, strict=False)):
-            name, fields, digest = state
-            its_kind, its_name, its_context, its_fields, _ = each
-            same = its_kind == STATE and its_name == name and its_context is shared
-            if not same or (its_fields is not fields and its_fields != fields):
-                return place
-            made.append((self._rows[first + place], -1, parent, digest, fields))
-        return len(wanted)
+        shared, taken = wanted[0][2] if wanted else context, len(wanted)
+        known, where = self._taken
+        for place in range(taken if known is not states or where != first else 0):
+            kind, name, its_context, fields, _ = wanted[place]
+            same = kind == STATE and name == names[place] and its_context is shared
+            if not same or (fields is not states[place] and fields != states[place]):
+                taken = place
+                break
+        now = zip(self._rows[first : first + taken], digests, states, strict=False)
+        made += [(row, -1, parent, digest, fields) for row, digest, fields in now]
+        if taken == len(names):
+            self._taken = states, first
+        return taken
 
     def released(self, step: int) -> Iterator[Row]:
         """The rows of this step so far, which does something else from here on."""
@@ -116,6 +127,7 @@ class Repeating:
             self.times += 1
         else:
             self.times = 0
+            self._taken = [], 0
             self._rows = self._now
             self._wanted = [(r.kind, r.name, r.context, r.fields, r.digest) for r in self._now]
             self._states = [place for place, row in enumerate(self._now) if row.kind == STATE]

@@ -210,7 +210,7 @@ class Shared:
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Value]:
         """As :func:`summarise_call`."""
-        key = (*_keys(args), "", *kwargs, *_keys(kwargs.values()))
+        key = (*_keys(args), "", *kwargs, *_keys(kwargs.values())) if kwargs else (*_keys(args),)
         found = self._calls.get(key)
         if found is None:
             found = summarise_call(args, kwargs)

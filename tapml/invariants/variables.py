@@ -11,7 +11,8 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_, ne
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -92,6 +93,9 @@ class Variables:
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._stated: list[Variable] = []
+        # States of parameters that all change, and what else they depend on.
+        self._moving: list[Fields] = []
+        self._traits: list[tuple[Any, ...]] = []
         self._told: dict[int, tuple[tuple[Any, ...], dict[str, Value]]] = {}
         self._parts: set[int] = set()
         self._graded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -253,10 +257,12 @@ class Variables:
         self._variables()
         if not self._leaves:
             return dict(zip(self._names, map(_mark, self._tensors), strict=True))
-        marks = [
-            _NO_GRADIENT if each is None else ("", id(each), each._version)
-            for each in map(_GRADIENT, self._tensors)
-        ]
+        there = [each for each in map(_GRADIENT, self._tensors) if each is not None]
+        if not there:
+            return dict.fromkeys(self._names, _NO_GRADIENT)
+        if len(there) < len(self._tensors):
+            return dict(zip(self._names, map(_mark, self._tensors), strict=True))
+        marks = zip(repeat(""), map(id, there), map(_VERSION, there), strict=False)
         return dict(zip(self._names, marks, strict=True))
 
     def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
@@ -446,24 +452,44 @@ class Variables:
         if structure is None or not structure.holds(self.models(), self.optimizers()):
             self._walked = None
         variables = self._variables()
+        self._gradients.clear()
+        if self._stated is variables and self._all_move():
+            digests = list(self._after.values())
+            self._last = dict(zip(map(id, self._tensors), digests, strict=True))
+            recorder.note_states(self._names, self._moving, digests)
+            return
         # A tied parameter has several names.
         before, self._last = self._last, {}
         left, self._left = self._left, {}
-        states: list[tuple[str, Fields, str]] = []
+        states: list[Fields] = []
+        digests = []
         for each in variables:
             last, now = before.get(id(each.tensor)), self._after.get(each.name)
             now = self._last[id(each.tensor)] = now or self._digest(each.tensor)
             changed = None if last is None else last != now
             unused = not each.in_optimizer and self._unused(each, changed, left)
-            states.append((each.name, self._state(each, changed, unused), now))
-        recorder.note_states(states)
+            states.append(self._state(each, changed, unused))
+            digests.append(now)
+        recorder.note_states([each.name for each in variables], states, digests)
         # Identities are those of what this keeps.
         if self._stated is not variables:
             self._told.clear()
         self._stated = variables
-        self._gradients.clear()
+        told = map(self._told.get, map(id, variables))
+        all_told = all(map(is_, states, (known and known[1] for known in told)))
+        self._moving = states if all_told and len(self._after) == len(variables) else []
+        self._traits = list(map(_TRAITS, self._tensors))
         if len(self._views) > 2 * len(variables):
             self._views.clear()
+
+    def _all_move(self) -> bool:
+        """Whether each variable is a trained parameter whose state has changed once more."""
+        return (
+            bool(self._moving)
+            and not any(map(vars, self._tensors))
+            and self._traits == list(map(_TRAITS, self._tensors))
+            and all(map(ne, self._after.values(), map(self._last.get, map(id, self._tensors))))
+        )
 
     def _unused(self, variable: Variable, changed: bool | None, left: dict[int, str]) -> bool:
         """Whether a parameter got a gradient since the last step that nothing used.
@@ -582,5 +608,7 @@ def _mark(tensor: torch.Tensor) -> _Gradient:
 
 
 _GRADIENT: Final = attrgetter("grad")
+_VERSION: Final = attrgetter("_version")
+_TRAITS: Final = attrgetter("requires_grad", "dtype", "shape")
 _Gradient: TypeAlias = tuple[str, int, int]
 _NO_GRADIENT: Final[_Gradient] = ("none", 0, 0)
