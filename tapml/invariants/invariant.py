@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -16,9 +17,10 @@ from tapml_targets.errors import InputError
 
 FORMAT: Final = "tapml-invariants/1"
 CURATED: Final = {
-    path.stem: path for path in sorted((Path(__file__).parent / "curated").glob("*.json"))
-} | {"pytorch": Path(__file__).parent / "curated" / "pytorch.json"}
-"""Sets that come with tapml, by name."""
+    path.name.partition(".")[0]: path
+    for path in sorted((Path(__file__).parent / "curated").glob("*.json.gz"))
+} | {"pytorch": Path(__file__).parent / "curated" / "pytorch.json.gz"}
+"""Sets that come with tapml, by name; compressed, as they are on every device."""
 _LARGEST_FILE: Final = 256 << 20
 _ID_LETTERS: Final = 12
 # The order of a set: rules that name causes, then the loop, then state, then single APIs.
@@ -113,8 +115,9 @@ class InvariantSet(msgspec.Struct, frozen=True):
 
 
 def write_set(found: InvariantSet, path: Path) -> None:
-    """Write a set. Raises SetupError if that fails."""
-    write_bytes(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    """Write a set, compressed where the file's name says so. Raises SetupError if that fails."""
+    data = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+    write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def read_set(path: Path) -> InvariantSet:
@@ -129,7 +132,11 @@ def read_set(path: Path) -> InvariantSet:
     try:
         if path.stat().st_size > _LARGEST_FILE:
             raise InputError(f"{path} is too large for a set of invariants")
-        found = msgspec.json.decode(path.read_bytes(), type=InvariantSet)
+        data = path.read_bytes()
+        # Only what comes with tapml: a stranger's small file may hold more than there is room for.
+        found = msgspec.json.decode(
+            gzip.decompress(data) if path in CURATED.values() else data, type=InvariantSet
+        )
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
