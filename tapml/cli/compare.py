@@ -425,9 +425,10 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         unread = ", ".join(comparison.unread)
         console.print(Text(f"not read, as no input is named so (labels are y): {unread}"))
     for pair in comparison.pairs:
-        # The table has the deviation.
+        # The table has the deviation, and what is below says what is unsupported.
         largest = pair.metrics.get("elementwise", {}).get("largest")
-        if largest is None or pair.reason != reason_of_agreement(largest):
+        told = largest is not None and pair.reason == reason_of_agreement(largest)
+        if pair.status != "unsupported" and not told:
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
         at = f" at {layer}" if layer else ""

@@ -169,6 +169,10 @@ class Localizer:
             for node in [*candidates, *(missing if thorough else ())][:_MOST_REPLAYS]
             if node.name not in unstable
         }
+        if thorough and not any(alone.values()):
+            constants = fused.constants_around(nodes, graph)[:_MOST_REPLAYS]
+            alone |= {node: self._differ_alone(node, pair, rows) for node in constants}
+            missing += constants
         guilty = [node for node, differs in alone.items() if differs]
         cleared = tuple(node.name for node, differs in alone.items() if differs is False)
         made = {node.name: [self._alone(name, node, first, rows) or [] for name in pair.backends]
