@@ -15,6 +15,7 @@ from tapml.comparing.data import Data
 from tapml.comparing.hidden_states import LARGEST_HELD_BYTES, HiddenStates, Holders, Rows
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
+    deviation_of,
     deviations,
     in_32_bits,
     is_another,
@@ -451,7 +452,7 @@ class Localizer:
         rows: Rows,
     ) -> list[tuple[str, str]]:
         """The backends whose compiled run differs from their own layers, each with an output."""
-        compiled = []
+        compiled, units = [], [each.unit for each in pair.graph]
         for name in pair.backends:
             for output, values in outputs[name].items():
                 own = states[name][0].get(output)
@@ -460,7 +461,12 @@ class Localizer:
                 whole = values[list(rows)]
                 # A model that fixes the number of instances repeats the last.
                 made = [each[: len(rows)] for each in own or () if each.ndim]
-                if made and made[0].shape == whole.shape and is_beyond_rounding([whole], made[:1]):
+                if not made or made[0].shape != whole.shape:
+                    continue
+                sides = [whole], made[:1]
+                # Layers of 16 or 8 bits that are fused round less often.
+                rounding = is_rounding(deviation_of(*sides)[2], units)
+                if is_beyond_rounding(*sides) and not rounding:
                     compiled.append((name, output))
                     break
         return compiled

@@ -103,6 +103,23 @@ class Logistic(Chain):
         return self.hidden(inputs)[0][node]
 
 
+@dataclass
+class Coded(Chain):
+    """The first layer makes codes of 8 bits; what is compiled is `off` by a share of its values."""
+
+    off: float = 0.0
+
+    def _added(self, name: str, value: Array) -> Array:
+        if name == "layer0":
+            value = np.rint(16 * value).astype(np.int8)
+            return value
+        return super()._added(name, value.astype(np.float32))
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        (made,) = self.hidden(inputs)[0][node]
+        return [(made * (1 + self.off)).astype(made.dtype)]
+
+
 def _localizer(chains: Mapping[str, Chain], failures: dict[str, Failure] | None = None) -> Any:
     processes: Any = chains
     found: Mapping[str, BackendProcess] = processes
@@ -197,6 +214,13 @@ def test_a_compiled_run_that_parts_from_its_own_layers_is_narrowed_down() -> Non
     found = _found(_localizer(chains), chains, ("a", "b"))
     assert (found.blamed, found.layer, found.between) == ("b", "", ("layer22", "layer23"))
     assert sum(each.startswith("prefix") for each in chains["b"].calls) < 9
+
+
+@pytest.mark.parametrize(("off", "blamed"), [(0.01, ""), (0.2, "a")])
+def test_a_compiled_run_that_rounds_8_bits_otherwise_is_not_blamed(off: float, blamed: str) -> None:
+    chains = {"a": Coded(off=off), "b": Coded()}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("inconsistent", "", blamed)
 
 
 def test_amplified_rounding_accuses_nobody_and_a_wrong_layer_is_still_named() -> None:
