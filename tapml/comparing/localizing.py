@@ -76,10 +76,12 @@ class Localizer:
         self._replayed: dict[tuple[str, str, Holders, Rows], list[Array] | None] = {}
         self._replayed_bytes = 0
         self._read: dict[str, set[int]] = {}
+        self._stops: dict[str, Node | fused.Between] = {}
 
     def forget(self, name: str) -> None:
         """Let go of what is held of a backend: hidden states take gigabytes."""
         self._single.pop(name, None)
+        self._stops.pop(name, None)
         self._hidden.forget(name)
         self._replayed = {
             key: each for key, each in self._replayed.items() if name not in (key[0], *key[2])
@@ -326,11 +328,10 @@ class Localizer:
         else:
             pair = replace(pair, blamed=broken[0])
             (healthy,) = set(backends) - {broken[0]}
-            alone, sure = self._failing_node(broken[0], healthy)
-            found = None if sure else self._where_failing(broken[0])
-            if alone is None and isinstance(found, tuple):
+            found = self._stop_of(broken[0], healthy)
+            if isinstance(found, tuple):
                 return replace(pair, between=found)
-            nodes = [found if isinstance(found, Node) else alone]
+            nodes = [found]
         if nodes[0] is None:
             return pair
         pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
@@ -527,6 +528,17 @@ class Localizer:
                 return None if error.failure.kind == "unsupported" else node
             values |= {(node.name, place): each for place, each in enumerate(made)}
         return None
+
+    def _stop_of(self, broken: str, healthy: str) -> Node | fused.Between | None:
+        """Where a backend fails: a node, or two around it. What is found counts for every pair."""
+        if broken not in self._stops:
+            alone, sure = self._failing_node(broken, healthy)
+            found = None if sure else self._where_failing(broken)
+            found = found if isinstance(found, Node) or alone is None else alone
+            if found is None:
+                return None
+            self._stops[broken] = found
+        return self._stops[broken]
 
     def _failing_node(self, broken: str, healthy: str) -> tuple[Node | None, bool]:
         """The node that fails alone on the values of a healthy backend, and whether that is sure.

@@ -303,9 +303,14 @@ def test_a_layer_that_cannot_run_alone_is_left_out_and_asked_once() -> None:
 def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_down() -> None:
     failure = Failure("error", "no such operator", "line 1")
     late = tuple(f"prefix layer{at}" for at in range(7, 20))
-    chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
-    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late), "c": Chain(20)}
+    localizer = _localizer(chains, {"b": failure})
+    found = localizer.failed(("a", "b"))
     assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
+    calls = len(chains["b"].calls)
+    assert localizer.failed(("c", "b")).layer == "layer7"
+    # What one pair shows holds for the others.
+    assert len(chains["b"].calls) == calls
 
 
 def test_a_layer_that_fails_alone_at_another_line_is_named_only_where_nothing_is_known_better() -> (
