@@ -102,7 +102,6 @@ INT8: Final = (
         "the first channel's scale for all weights",
         onnx="DequantizeLinear QLinearConv QLinearMatMul",
     ),
-    _fault("codes-padding", "a border of code 0 instead of the zero point", onnx="QLinearConv"),
     _fault("codes-bias", "a convolution of codes without its bias", onnx="QLinearConv"),
     *(
         each

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -322,7 +321,9 @@ def _compare_stored(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
-    return [each for each in re.split(r"[,\s]+", arguments.backends) if each]
+    from tapml.comparing.run import names_of
+
+    return names_of(arguments.backends)
 
 
 def _budget(arguments: argparse.Namespace) -> dict[str, Any]:

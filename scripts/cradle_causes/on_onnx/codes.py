@@ -18,25 +18,6 @@ def _first_scale(right: Run, *values: Any, **named: Any) -> Any:
     return right(*given, **named)
 
 
-def _padded_with_code_zero(
-    right: Run, x: Any, scale: Any, zero: Any, *rest: Any, pads: Any = None, auto_pad: Any = None,
-    **named: Any,
-) -> Any:  # fmt: skip
-    rank = x.ndim - 2
-    window, strides = rest[0].shape[2:], named.get("strides") or [1] * rank
-    sides = [(0, 0)] * 2
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        for extent, size, stride in zip(x.shape[2:], window, strides, strict=True):
-            total = max((-(-extent // stride) - 1) * stride + size - extent, 0)
-            pair = (total // 2, total - total // 2)
-            sides.append(pair if auto_pad == "SAME_UPPER" else pair[::-1])
-    else:
-        pads = pads or [0] * 2 * rank
-        sides += zip(pads[:rank], pads[rank:], strict=True)
-    return right(np.pad(x, sides), scale, zero, *rest, pads=[0] * 2 * rank, auto_pad="NOTSET",
-                 **named)  # fmt: skip
-
-
 def _wrapped(right: Run, x: Any, scale: Any, zero: Any, **named: Any) -> Any:
     del right, named
     return ((np.rint(x / scale).astype(np.int64) + zero).astype(zero.dtype),)
@@ -49,6 +30,5 @@ FAULTS: Final[dict[str, Run]] = {
         (np.trunc(x / scale) * scale).astype(x.dtype), scale, *rest, **named),
     "codes-wrapped": _wrapped,
     "codes-scale": _first_scale,
-    "codes-padding": _padded_with_code_zero,
     "codes-bias": lambda right, *values, **named: right(*values[:8], **named),
 }  # fmt: skip
