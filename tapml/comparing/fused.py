@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tapml.backends.runner import Array, Node
-from tapml.comparing.localization import EPSILON, NodeDeviation, deviation_of
+from tapml.comparing.localization import (
+    EPSILON,
+    NodeDeviation,
+    deviation_of,
+    is_beyond_rounding,
+    is_rounding,
+)
 
 MOST_PREFIXES: Final = 16
 """Each is compiled: enough for the halves of 60,000 layers in a row."""
@@ -193,6 +199,35 @@ def narrowed(
     inputs = (name for name, _ in nodes[wrong].sources if name not in place)
     before = nodes[known[-1]].name if known else next(inputs, "")
     return ((before, nodes[wrong].name), not above[wrong] & ~covered) if before else None
+
+
+def is_compiled_otherwise(whole: Array, own: Sequence[Array], units: Sequence[float]) -> bool:
+    """Whether a compiled run's output is another than that of its own layers.
+
+    Parameters
+    ----------
+    own
+        A model that fixes the number of instances repeats the last.
+    units
+        Of its layers: those of 16 or 8 bits that are fused round less often.
+    """
+    made = [each[: len(whole)] for each in own if each.ndim]
+    if not made or made[0].shape != whole.shape:
+        return False
+    sides = [whole], made[:1]
+    return is_beyond_rounding(*sides) and not is_rounding(deviation_of(*sides)[2], units)
+
+
+def first_failing(
+    nodes: Sequence[Node], fails: Callable[[Node], bool | None]
+) -> Node | Between | None:
+    """The first node as far as which a model fails, or two around it; None where it does not."""
+    if not nodes or not fails(nodes[-1]):
+        return None
+    found = narrowed(nodes, nodes[-1].name, fails)
+    if found is None or not found[1]:
+        return found and found[0]
+    return next(each for each in nodes if each.name == found[0][1])
 
 
 def _middle(left: int, above: Sequence[int]) -> int:

@@ -11,11 +11,11 @@ from tapml.backends.runner import Array, Node
 from tapml.backends.steps import in_steps, step_of
 from tapml.comparing import fused
 from tapml.comparing.amplified import UNITS, apart, is_amplified, sensitivity
+from tapml.comparing.coded import first_apart
 from tapml.comparing.data import Data
 from tapml.comparing.hidden_states import LARGEST_HELD_BYTES, HiddenStates, Holders, Rows
 from tapml.comparing.layer_script import write_layer
 from tapml.comparing.localization import (
-    deviation_of,
     deviations,
     in_32_bits,
     is_another,
@@ -23,6 +23,7 @@ from tapml.comparing.localization import (
     is_rounding,
     is_taken_otherwise,
     minority,
+    outvoted,
     read_places,
     replay_order,
 )
@@ -36,6 +37,7 @@ from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _MOST_REPLAYS: Final = 64
 _CRASH: Final = "crash"
+_NO_LAYER: Final = "; no layer differs on equal inputs"
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
 _LARGEST_BYTES: Final = 1 << 30
@@ -123,7 +125,9 @@ class Localizer:
         """The pair with its localization map, first guilty node, and who is to blame."""
         if stored := [name for name in pair.backends if name not in self._processes]:
             where = f"{' and '.join(stored)} ran elsewhere, so no layer is sought"
-            blamed = _outvoted({name: list(o.values()) for name, o in outputs.items()}, pair)
+            blamed = outvoted(
+                {name: list(o.values()) for name, o in outputs.items()}, pair.backends
+            )
             return replace(pair, blamed=blamed, reason=f"{pair.reason}; {where}")
         worst = pair.worst or 0
         try:
@@ -140,7 +144,8 @@ class Localizer:
                 return together
             if amplified := self._amplified(pair, outputs):
                 return replace(amplified, graph=found.graph, cleared=found.cleared)
-            return self._narrowed(found, outputs, (worst,))
+            found = self._narrowed(found, outputs, (worst,))
+            return found if found.blamed or found.between else self._by_steps(found, (worst,))
         except BackendFailedError:
             return found
 
@@ -421,7 +426,7 @@ class Localizer:
         }
         ran = {name: self._counted(node, each) for name, each in results.items()
                if each is not None}  # fmt: skip
-        return _outvoted(ran, pair)
+        return outvoted(ran, pair.backends)
 
     def _without_layer(
         self,
@@ -443,7 +448,22 @@ class Localizer:
                 reason=f"{pair.reason}; a backend has no values of the layers between "
                 f"{between[0]} and {between[1]}, where it starts",
             )  # fmt: skip
-        return replace(pair, reason=f"{pair.reason}; no layer differs on equal inputs")
+        return replace(pair, reason=f"{pair.reason}{_NO_LAYER}")
+
+    def _by_steps(self, pair: PairResult, rows: Rows) -> PairResult:
+        """The pair with the first layer that rounds codes of 8 bits otherwise, if one does."""
+        holder = pair.backends[0]
+        found = first_apart(pair.graph, pair.backends, self._healthy(),
+                            lambda name, node: self._alone(name, node, holder, rows))  # fmt: skip
+        if found is None:
+            return pair
+        node, blamed = found
+        said = f"{pair.reason.removesuffix(_NO_LAYER)}; {node.name} rounds 8 bits otherwise"
+        return replace(
+            pair, layer=node.name, layer_kind=node.kind, guilty=(node.name,), blamed=blamed,
+            cleared=tuple(each for each in pair.cleared if each != node.name), reason=said,
+            script=self._script(node, pair, holder, rows),
+        )  # fmt: skip
 
     def _compiled_otherwise(
         self,
@@ -456,18 +476,10 @@ class Localizer:
         compiled, units = [], [each.unit for each in pair.graph]
         for name in pair.backends:
             for output, values in outputs[name].items():
-                own = states[name][0].get(output)
                 if values.shape[:1] != (len(self._data),):
                     continue  # An output over all instances has none of its own.
-                whole = values[list(rows)]
-                # A model that fixes the number of instances repeats the last.
-                made = [each[: len(rows)] for each in own or () if each.ndim]
-                if not made or made[0].shape != whole.shape:
-                    continue
-                sides = [whole], made[:1]
-                # Layers of 16 or 8 bits that are fused round less often.
-                rounding = is_rounding(deviation_of(*sides)[2], units)
-                if is_beyond_rounding(*sides) and not rounding:
+                own = states[name][0].get(output, ())
+                if fused.is_compiled_otherwise(values[list(rows)], own, units):
                     compiled.append((name, output))
                     break
         return compiled
@@ -508,7 +520,8 @@ class Localizer:
         found = {name: self._hidden.of(name, rows)[0] for name in self._healthy()}
         if minority({name: each[before] for name, each in found.items() if before in each}):
             return ""
-        return _outvoted({name: each[after] for name, each in found.items() if after in each}, pair)
+        made = {name: each[after] for name, each in found.items() if after in each}
+        return outvoted(made, pair.backends)
 
     def _healthy(self) -> list[str]:
         return [name for name in self._processes if name not in self._failures]
@@ -581,17 +594,6 @@ class Localizer:
                 return True if error.failure.place == whole.place else None
             return False
 
-        if whole.kind not in ("error", _CRASH) or not process.nodes:
+        if whole.kind not in ("error", _CRASH):
             return None
-        if not fails(process.nodes[-1]):
-            return None
-        found = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
-        if found is None or not found[1]:
-            return found and found[0]
-        return next(each for each in process.nodes if each.name == found[0][1])
-
-
-def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:
-    """The backend of a pair that a majority disagrees with; empty without a majority."""
-    found = [name for name in minority(results) if name in pair.backends]
-    return found[0] if len(found) == 1 else ""
+        return fused.first_failing(process.nodes, fails)

@@ -105,13 +105,18 @@ class Logistic(Chain):
 
 @dataclass
 class Coded(Chain):
-    """The first layer makes codes of 8 bits; what is compiled is `off` by a share of its values."""
+    """The first layer makes codes of 8 bits; what is compiled is `off` by a share of its values.
+
+    `cut`: the codes are rounded down.
+    """
 
     off: float = 0.0
+    cut: bool = False
 
     def _added(self, name: str, value: Array) -> Array:
         if name == "layer0":
-            value = np.rint(16 * value).astype(np.int8)
+            steps = 16 * value + 200
+            value = (np.floor(steps) if self.cut else np.rint(steps)).astype(np.uint8)
             return value
         return super()._added(name, value.astype(np.float32))
 
@@ -221,6 +226,15 @@ def test_a_compiled_run_that_rounds_8_bits_otherwise_is_not_blamed(off: float, b
     chains = {"a": Coded(off=off), "b": Coded()}
     found = _found(_localizer(chains), chains, ("a", "b"))
     assert (found.status, found.layer, found.blamed) == ("inconsistent", "", blamed)
+
+
+def test_codes_that_are_rounded_down_are_named_though_each_may_be_a_step_off() -> None:
+    chains = {"a": Coded(), "b": Coded(cut=True), "c": Coded(off=1e-9)}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("inconsistent", "layer0", "b")
+    assert found.reason.endswith("; layer0 rounds 8 bits otherwise")
+    assert found.cleared == ("layer1", "layer2")
+    assert _found(_localizer(chains), chains, ("a", "c")).layer == ""
 
 
 def test_amplified_rounding_accuses_nobody_and_a_wrong_layer_is_still_named() -> None:
