@@ -1,8 +1,7 @@
 """Layers of 8 bits that round otherwise, such as down: each by less than a step, all together far.
 
-Two libraries are a step apart where a number lies between two codes, which is rare. So what is
-within the tolerance of a layer (:func:`~tapml.comparing.localization.unit_of`) is looked at again
-where the outputs are beyond it and nothing else tells why.
+Libraries are a step apart where a number lies between two codes, which is rare. So layers within
+their tolerance are looked at again where the outputs are beyond it and nothing else tells why.
 """
 
 from __future__ import annotations
@@ -46,14 +45,8 @@ def first_apart(
 ) -> tuple[Node, str] | None:
     """The first layer whose codes are steps apart on equal inputs, and whom a majority blames.
 
-    Parameters
-    ----------
-    graph
-        The pair's.
-    names
-        All backends that run the model.
-    alone
-        What a backend makes of a node on equal inputs; None where it cannot.
+    `names` are all backends that run the model; `alone` gives what one makes of a node on equal
+    inputs, or None where it cannot.
     """
     suspects = [each.node for each in graph if each.unit and each.deviation]
     for node in suspects[:_MOST]:

@@ -202,14 +202,10 @@ def narrowed(
 
 
 def is_compiled_otherwise(whole: Array, own: Sequence[Array], units: Sequence[float]) -> bool:
-    """Whether a compiled run's output is another than that of its own layers.
+    """Whether a compiled run's output is another than `own`, that of its layers.
 
-    Parameters
-    ----------
-    own
-        A model that fixes the number of instances repeats the last.
-    units
-        Of its layers: those of 16 or 8 bits that are fused round less often.
+    Layers of `units`, of 16 or 8 bits, round less often where they are fused. A model that fixes
+    the number of instances repeats the last.
     """
     made = [each[: len(whole)] for each in own if each.ndim]
     if not made or made[0].shape != whole.shape:

@@ -97,10 +97,8 @@ def compiled_or_unsupported(session: Session, plan: GraphPlan) -> DeviceReferenc
 
 
 def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepared:
-    fed: dict[str, Array] = {}
-    if not inputs and not isinstance(part, TorchPart):
-        part, fed = _fed(part)
-        inputs = fed
+    part, fed = (part, {}) if inputs or isinstance(part, TorchPart) else _fed(part)
+    inputs = inputs or fed
     imported = _imported(part, inputs)
     (entry,) = imported.plan.entries.values()
     kernels = compiled_or_unsupported(session, imported.plan)

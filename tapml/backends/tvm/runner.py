@@ -48,10 +48,9 @@ def _prepare(graph: Graph, part: Any, inputs: Mapping[str, Array]) -> Prepared:
 
     def run(given: Mapping[str, Array]) -> list[Array]:
         results = machine["main"](*(tvm.runtime.tensor(given[name]) for name in names))
-        several = not hasattr(results, "numpy") and not isinstance(
-            results, tvm.runtime.ShapeTuple | int | float
-        )
-        return [_array(each) for each in (results if several else [results])]
+        numbers = tvm.runtime.ShapeTuple | int | float
+        one = hasattr(results, "numpy") or isinstance(results, numbers)
+        return [_array(each) for each in ([results] if one else results)]
 
     return run
 
