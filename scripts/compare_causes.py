@@ -5,13 +5,15 @@
     python3 scripts/compare_causes.py FOLDER --only 'lenet*'      some of the models, --minutes 5
     python3 scripts/compare_causes.py FOLDER --further            other faults, in ONNX graphs and
                                                                   torch modules, which it makes
+    python3 scripts/compare_causes.py FOLDER --int8               faults of 8 bits, in ONNX graphs
+                                                                  which it makes
     python3 scripts/compare_causes.py FOLDER --table              the table of what is there, into
                                                                   docs/compare.md; with --further
-                                                                  that of the other faults
+                                                                  or --int8 that of these faults
 
 Two healthy backends and a faulty one run each model: are the faulty pairs detected, by which tier,
 and is the first node the culprit? The patches themselves write down where they changed a value.
-What was studied is kept in FOLDER/causes, or in FOLDER/further;
+What was studied is kept in FOLDER/causes, FOLDER/further or FOLDER/int8;
 `tapml compare --calibrate FOLDER/causes` reads it. A
 model's causes are kept one by one, so that a run that was interrupted goes on where it was. Exit
 code 1: a fault was missed, or laid at another node.
@@ -25,7 +27,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -38,9 +40,10 @@ sys.path[0] = str(ROOT)
 
 from scripts.cradle_causes import on_numpy, on_onnx, on_program, on_torch
 from scripts.cradle_causes.causes import CAUSES, Cause
-from scripts.cradle_causes.further import FURTHER
+from scripts.cradle_causes.further import FURTHER, INT8
 from scripts.cradle_causes.patches import ACTED
-from scripts.cradle_causes.table import misses, write_further, write_table
+from scripts.cradle_causes.table import misses, write_further, write_int8, write_table
+from scripts.model_set.int8_onnx import FORMS, make_int8
 from tapml.backends.child import JOBS
 from tapml.backends.finding import Backend, find_backend
 from tapml.backends.runner import Array
@@ -57,6 +60,7 @@ from tapml.comparing.verdicts import Thresholds, judge, truth_of
 from tapml.durable.files import write_json
 from tapml.durable.strict_json import to_strict
 from tapml.isolate.pool import Pool
+from tapml_targets.platforms import DEFAULT_PLATFORM
 
 # Keras on PyTorch averages wrongly today, so it is not one of them. The first two that convert the
 # model are held against the fault.
@@ -66,6 +70,8 @@ HEALTHY: Final = {
     ".module": ("torch-compile:aot-eager", "onnxruntime", "openvino", "tvm"),
 }
 _HELD: Final = 2
+# Of models of 8 bits all that convert it, a device among them.
+HEALTHY_OF_INT8: Final = ("onnxruntime", "openvino", "tvm", DEFAULT_PLATFORM)
 # What the faults are planted in.
 _PATCHED: Final = {
     ".keras": lambda: find_backend("keras-numpy"),
@@ -88,43 +94,70 @@ def main(arguments: list[str] | None = None) -> int:
         "--minutes", type=float, default=1e6, metavar="M", help="begin no cause after that"
     )
     parser.add_argument(
-        "--further", action="store_true", help="faults beside CRADLE's, see scripts/cradle_causes"
+        "--further", dest="set", action="store_const", const="further", default="causes",
+        help="faults beside CRADLE's, see scripts/cradle_causes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--int8", dest="set", action="store_const", const="int8", help="faults of models of 8 bits"
     )
     parser.add_argument("--table", action="store_true", help="only write docs/compare.md")
     options = parser.parse_args(arguments)
     os.nice(max(0, 10 - os.nice(0)))
-    results = options.folder / ("further" if options.further else "causes")
+    results = options.folder / options.set
     results.mkdir(parents=True, exist_ok=True)
     if not options.table:
         until = time.monotonic() + 60 * options.minutes
-        _study_all(options.folder, results, options.only, until, further=options.further)
+        _study_all(options.folder, results, options.only, until, SETS[options.set])
     studied = [json.loads(each.read_text("utf-8")) for each in sorted(results.glob("*.json"))]
     if options.table:
-        write = write_further if options.further else write_table
-        write(ROOT / "docs" / "compare.md", studied)
+        SETS[options.set].write(ROOT / "docs" / "compare.md", studied)
     for line in misses(studied):
         print(f"missed: {line}")
     return 1 if misses(studied) else 0
 
 
-def _study_all(folder: Path, results: Path, only: str, until: float, *, further: bool) -> None:
-    """Study the models that match and are not studied yet, the smallest first."""
-    suffixes = {".onnx", ".module"} if further else {".onnx", ".keras"}
-    if further:
-        from scripts.model_set.torch_modules import make_torch_modules
+def _make_torch_modules(folder: Path) -> None:
+    from scripts.model_set.torch_modules import make_torch_modules
 
-        make_torch_modules(folder)
+    make_torch_modules(folder)
+
+
+@dataclass(frozen=True)
+class CauseSet:
+    """Causes, the models they are planted in, what makes these, and what writes their table."""
+
+    causes: tuple[Cause, ...]
+    suffixes: tuple[str, ...]
+    write: Callable[[Path, Sequence[dict[str, Any]]], None]
+    make: Callable[[Path], None] = lambda _: None
+
+    def has(self, model: Path) -> bool:
+        """Whether the causes are planted in a model."""
+        of_int8 = (model.stem in FORMS) == (self.causes is INT8)
+        return of_int8 and model.suffix in self.suffixes and "." not in model.stem
+
+
+SETS: Final = {
+    "causes": CauseSet(CAUSES, (".onnx", ".keras"), write_table),
+    "further": CauseSet(FURTHER, (".onnx", ".module"), write_further, _make_torch_modules),
+    "int8": CauseSet(INT8, (".onnx",), write_int8, make_int8),
+}
+
+
+def _study_all(folder: Path, results: Path, only: str, until: float, chosen: CauseSet) -> None:
+    """Study the models that match and are not studied yet, the smallest first."""
+    chosen.make(folder)
     with Pool(JOBS) as pool:
-        models = [each for each in folder.iterdir() if each.suffix in suffixes]
+        models = filter(chosen.has, folder.iterdir())
         for model in sorted(models, key=lambda each: each.stat().st_size):
             file = results / f"{model.stem}.json"
-            if file.exists() or "." in model.stem or not fnmatchcase(model.stem, only):
+            if file.exists() or not fnmatchcase(model.stem, only):
                 continue
             parts = results / "parts" / model.stem
             try:
                 found = study(
                     model, read_data(model.with_suffix(".npz")), pool, parts,
-                    FURTHER if further else CAUSES, until=until,
+                    chosen.causes, until=until,
                 )  # fmt: skip
             except LeftOutError as error:
                 print(f"{model.stem}: left out, as {error}", flush=True)
@@ -178,14 +211,15 @@ def study(
             raise
         localizer = Localizer(processes, inputs, data, failures)
         if not whole.exists():
-            one, other = processes
-            pair = _pair((one, other), outputs, data, localizer)
+            pairs = [_pair(each, outputs, data, localizer) for each in combinations(processes, 2)]
             backends = tuple(
                 BackendResult(name, each.backend.description.title, each.versions, each.seconds)
                 for name, each in processes.items()
             )
             document = Comparison(model.stem, len(data), "labels", backends, ()).to_json()
-            document["pairs"] = [pair | {"cause": "", "truth": False, "acted": []}]
+            document["pairs"] = [
+                each | {"cause": "", "truth": False, "acted": []} for each in pairs
+            ]
             write_json(whole, to_strict(document))
         kinds = {each.kind for each in next(iter(processes.values())).nodes}
         acting = [each for each in causes
@@ -274,12 +308,13 @@ def _run_healthy(
     model: Path, data: Data, pool: Pool, processes: dict[str, BackendProcess],
     outputs: dict[str, dict[str, Array]], *, known: bool,
 ) -> dict[str, Array]:  # fmt: skip
-    """Fill in the first two backends that convert the model, and what they make; the inputs.
+    """Fill in the first backends that convert the model, and what they make; the inputs.
 
     What is patched must agree with them while nothing is planted in it, unless that is known.
     """
     inputs: dict[str, Array] = {}
-    for name in HEALTHY[model.suffix]:
+    of_int8 = model.stem in FORMS
+    for name in HEALTHY_OF_INT8 if of_int8 else HEALTHY[model.suffix]:
         processes[name] = process = _process(find_backend(name), model, pool)
         try:
             process.load()
@@ -289,9 +324,9 @@ def _run_healthy(
             if error.failure.kind != "unsupported":
                 raise LeftOutError(f"{name} fails: {error}") from error
             processes.pop(name).close()
-        if len(outputs) == _HELD:
+        if len(outputs) == _HELD and not of_int8:
             break
-    else:
+    if len(outputs) < _HELD:
         raise LeftOutError(f"only {' and '.join(outputs) or 'nothing'} runs it")
     if known:
         return inputs
@@ -302,11 +337,11 @@ def _run_healthy(
             made[name] = process.run(inputs)
         except BackendFailedError as error:
             raise LeftOutError(f"{name} fails without a fault: {error}") from error
-    truth = truth_of(data.labels, list(made.values()))
-    for one, other in combinations(made, 2):
-        verdict = judge(made[one], made[other], truth, Thresholds(), instances=len(data))
-        if verdict.status != "agree":
-            raise LeftOutError(f"{one} and {other} part without a fault: {verdict.reason}")
+        localizer = Localizer({**processes, name: process}, inputs, data, {})
+        for one, other in combinations(made, 2):
+            found = _pair((one, other), made, data, localizer)
+            if found["status"] != "agree":
+                raise LeftOutError(f"{one} and {other} part without a fault: {found['reason']}")
     return inputs
 
 
@@ -318,7 +353,8 @@ def _pair(
         found = localizer.failed(names)
     else:
         truth = truth_of(data.labels, [outputs[names[0]]])
-        verdict = judge(outputs[names[0]], outputs[names[1]], truth, Thresholds())
+        verdict = judge(outputs[names[0]], outputs[names[1]], truth, Thresholds(),
+                        instances=len(data))  # fmt: skip
         found = localizer.examined(names, verdict, outputs)
         # Also where no tier triggers: the patch writes down where it acts.
         if found.status == "agree" and names[1].startswith("on_"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scripts.cradle_causes.causes import Cause
+from scripts.cradle_causes.causes import CAUSES, Cause
 
 
 def _fault(name: str, title: str, *, onnx: str = "", torch: str = "", fused: bool = False) -> Cause:
@@ -89,3 +89,24 @@ FURTHER: Final = (
            torch="scaled_dot_product_attention"),
 )  # fmt: skip
 """By name; one that is fused is planted in the plain run alone."""
+INT8: Final = (
+    _fault(
+        "codes-zero",
+        "codes read without their zero point",
+        onnx="DequantizeLinear QLinearConv QLinearMatMul",
+    ),
+    _fault("codes-cut", "codes cut off instead of rounded", onnx="QuantizeLinear"),
+    _fault("codes-wrapped", "codes that wrap around instead of saturating", onnx="QuantizeLinear"),
+    _fault(
+        "codes-scale",
+        "the first channel's scale for all weights",
+        onnx="DequantizeLinear QLinearConv QLinearMatMul",
+    ),
+    _fault("codes-bias", "a convolution of codes without its bias", onnx="QLinearConv"),
+    *(
+        each
+        for each in (*CAUSES, *FURTHER)
+        if each.name in ("convolution-bias", "kernel-flipped", "pooling-padding")
+    ),
+)
+"""Faults of models of 8 bits: of codes, and of what lies between them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.cradle_causes.causes import CAUSES, Cause
-from scripts.cradle_causes.further import FURTHER
+from scripts.cradle_causes.further import FURTHER, INT8
 from scripts.marked_section import write_between
 from tapml.comparing.result import NOT_FAULTS
 
@@ -17,6 +17,8 @@ ONNX_BEGIN: Final = "<!-- of ONNX models, from here -->"
 ONNX_END: Final = "<!-- end of the causes on ONNX models -->"
 FURTHER_BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --further --table, from here -->"
 FURTHER_END: Final = "<!-- end of the further faults -->"
+INT8_BEGIN: Final = "<!-- scripts/compare_causes.py FOLDER --int8 --table, from here -->"
+INT8_END: Final = "<!-- end of the faults of 8 bits -->"
 
 
 def misses(studied: Sequence[dict[str, Any]]) -> list[str]:
@@ -67,12 +69,21 @@ def write_table(page: Path, studied: Sequence[dict[str, Any]]) -> None:
 
 def write_further(page: Path, studied: Sequence[dict[str, Any]]) -> None:
     """Put the table of the further faults between its marks of a page."""
+    of_torch = sum(_is_torch(each) for each in studied)
+    said = f"{len(studied)} models, {of_torch} of them torch modules. {_clean(studied)}\n\n"
+    write_between(page, FURTHER_BEGIN, FURTHER_END, said + table(studied, FURTHER))
+
+
+def write_int8(page: Path, studied: Sequence[dict[str, Any]]) -> None:
+    """Put the table of the faults of 8 bits between its marks of a page."""
+    said = f"{_clean(studied)}\n\n"
+    write_between(page, INT8_BEGIN, INT8_END, said + table(studied, INT8))
+
+
+def _clean(studied: Sequence[dict[str, Any]]) -> str:
     clean = [pair for each in studied for pair in each["pairs"] if not pair["cause"]]
     accused = sum(each["status"] not in NOT_FAULTS for each in clean)
-    of_torch = sum(_is_torch(each) for each in studied)
-    said = (f"{len(studied)} models, {of_torch} of them torch modules. {len(clean)} pairs have no "
-            f"fault, and {accused} of them are accused.\n\n")  # fmt: skip
-    write_between(page, FURTHER_BEGIN, FURTHER_END, said + table(studied, FURTHER))
+    return f"{len(clean)} pairs have no fault, and {accused} of them are accused."
 
 
 def _is_torch(document: dict[str, Any]) -> bool:

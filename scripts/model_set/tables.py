@@ -18,6 +18,7 @@ END: Final = "<!-- end of the tables -->"
 # (kind of layer, backend): the scripts that show it alone. Any other difference is a false
 # accusation until one is written. A failure needs none: the backend did not run the model.
 CONFIRMED: Final = {
+    ("Sub", "tvm"): "tvm-arithmetic-with-a-range.py",
     ("AveragePooling2D", "keras-torch"): "keras-average-pooling.py",
     ("BatchNormalization", "onnx-reference"): "onnx-reference-batch-normalization.py",
     ("Resize", "onnx-reference"): "onnx-reference-resize-align-corners.py",

@@ -92,12 +92,13 @@ class OnnxGraph:
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         reached = self._reached()
-        model.graph.output.extend(
-            onnx.ValueInfoProto(name=name)
+        names = [
+            name
             for names in self.values().values()
             for name in names
             if name not in self.outputs and (name in reached or not computed)
-        )
+        ]
+        self._give(model, names)
         return model
 
     def until(self, name: str) -> Any:
@@ -113,13 +114,25 @@ class OnnxGraph:
                 wanted.update(_reads(step))
         del model.graph.node[:], model.graph.output[:]
         model.graph.node.extend(reversed(kept))
-        # What is no output of the whole model has no type: libraries infer it.
-        types = {each.name: each for each in self.model.graph.output}
-        model.graph.output.extend(
-            types.get(each, onnx.ValueInfoProto(name=each))
-            for each in _outputs_of(self._steps[name])
-        )
+        self._give(model, _outputs_of(self._steps[name]))
         return model
+
+    def _give(self, model: Any, names: Sequence[str]) -> None:
+        """Add outputs. What is none of the whole model has no shape: libraries infer it.
+
+        The file's own annotations of values go: nothing is inferred of an output that has one
+        beside. Only their types are kept, as nothing is inferred of operators that are not ONNX's.
+        """
+        import onnx
+
+        outputs = {each.name: each for each in self.model.graph.output}
+        types = {each.name: each.type.tensor_type.elem_type for each in model.graph.value_info}
+        del model.graph.value_info[:]
+        for name in names:
+            added = onnx.ValueInfoProto(name=name)
+            if types.get(name):
+                added.type.tensor_type.elem_type = types[name]
+            model.graph.output.append(outputs.get(name, added))
 
     def _reached(self) -> set[str]:
         """The values that inputs reach; the others are constants."""

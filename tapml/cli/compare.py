@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -322,7 +321,9 @@ def _compare_stored(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
-    return [each for each in re.split(r"[,\s]+", arguments.backends) if each]
+    from tapml.comparing.run import names_of
+
+    return names_of(arguments.backends)
 
 
 def _budget(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -425,9 +426,10 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
         unread = ", ".join(comparison.unread)
         console.print(Text(f"not read, as no input is named so (labels are y): {unread}"))
     for pair in comparison.pairs:
-        # The table has the deviation.
+        # The table has the deviation, and what is below says what is unsupported.
         largest = pair.metrics.get("elementwise", {}).get("largest")
-        if largest is None or pair.reason != reason_of_agreement(largest):
+        told = largest is not None and pair.reason == reason_of_agreement(largest)
+        if pair.status != "unsupported" and not told:
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
         at = f" at {layer}" if layer else ""

@@ -146,8 +146,12 @@ def extract(
             failure = found.failures.get(name)
             if keeping is not None and stored is None:
                 keeping.keep(process, data, found.outputs.get(name, {}), failure)
-            versions = ", ".join(f"{key} {value}" for key, value in process.versions.items())
-            phase.detail = f"{len(data)} instances, {versions}{', as stored' if stored else ''}"
+            if failure is None:
+                versions = (f"{key} {value}" for key, value in process.versions.items())
+                said = [f"{len(data)} instances", *versions]
+            else:
+                said = [f"{failure.kind}: {failure.message}"]
+            phase.detail = ", ".join([*said, *(["as stored"] if stored else [])])
         found.backends.append(
             BackendResult(name, process.backend.description.title, process.versions,
                           round(process.seconds, 3), failure)
@@ -156,8 +160,10 @@ def extract(
         names: dict[str, list[str]] = {}
         for name, each in found.failures.items():
             names.setdefault(each.message, []).append(name)
-        said = "; ".join(f"{', '.join(each)}: {message}" for message, each in names.items())
-        raise InputError(f"no backend can load the model: {said}")
+        if not names:
+            raise InputError("the model takes no input, so that its outputs are constants")
+        lines = "; ".join(f"{', '.join(each)}: {message}" for message, each in names.items())
+        raise InputError(f"no backend can load the model: {lines}")
     return found
 
 

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tapml.backends.runner import Array, Node
-from tapml.comparing.localization import EPSILON, NodeDeviation, deviation_of
+from tapml.comparing.localization import (
+    EPSILON,
+    NodeDeviation,
+    deviation_of,
+    is_beyond_rounding,
+    is_rounding,
+)
 
 MOST_PREFIXES: Final = 16
 """Each is compiled: enough for the halves of 60,000 layers in a row."""
@@ -43,10 +49,7 @@ def unmeasured(
     """
     measured = {each.node.name for each in graph}
     by_name = {node.name: node for node in nodes}
-    computed: set[str] = set()
-    for node in nodes:
-        if any(name not in by_name or name in computed for name, _ in node.sources):
-            computed.add(node.name)
+    computed = _computed(nodes)
     found: set[str] = set()
     waiting = [
         *outputs,
@@ -58,6 +61,37 @@ def unmeasured(
             found.add(name)
             waiting += [source for source, _ in by_name[name].sources]
     return [node for node in nodes if node.name in found]
+
+
+def _computed(nodes: Sequence[Node]) -> set[str]:
+    """The nodes that an input reaches; the others are constants."""
+    names = {node.name for node in nodes}
+    computed: set[str] = set()
+    for node in nodes:
+        if any(name not in names or name in computed for name, _ in node.sources):
+            computed.add(node.name)
+    return computed
+
+
+def constants_around(nodes: Sequence[Node], graph: Sequence[NodeDeviation]) -> list[Node]:
+    """The constants that one side shows no values of, where :func:`around` says it starts.
+
+    Libraries fold them, such as weights of 8 bits that become floats.
+
+    Examples
+    --------
+    >>> nodes = [Node("w", "DequantizeLinear"), Node("y", "Gemm", (("x", 0), ("w", 0)))]
+    >>> wrong = NodeDeviation(nodes[1], 1.0, 1.0, 1.0, True, True, True)
+    >>> [each.name for each in constants_around(nodes, [wrong])]
+    ['w']
+    """
+    between = around(nodes, graph)
+    if between is None:
+        return []
+    (end,) = (at for at, node in enumerate(nodes) if node.name == between[1])
+    reads = {nodes[at].name for at in _places(_above(nodes)[end])}
+    constants = reads - {each.node.name for each in graph} - _computed(nodes)
+    return [node for node in nodes if node.name in constants]
 
 
 def with_alone(
@@ -139,41 +173,80 @@ def narrowed(
     >>> narrowed(chain, "8", lambda node: int(node.name) >= 6)
     (('5', '6'), True)
     """
-    by_name = {node.name: node for node in nodes}
-    if last not in by_name or differs(by_name[last]) is False:
-        return None  # Also where it takes other instances than are asked about.
     place = {node.name: at for at, node in enumerate(nodes)}
-    wrong, right = last, set[str]()
-    left = _before(wrong, by_name)
+    if last not in place or differs(nodes[place[last]]) is False:
+        return None  # Also where it takes other instances than are asked about.
+    above = _above(nodes)
+    wrong, right = place[last], 0
+    left = above[wrong]
     for _ in range(MOST_PREFIXES):
         if not left:
             break
-        middle = sorted(left, key=place.__getitem__)[len(left) // 2]
-        answer = differs(by_name[middle])
+        middle = _middle(left, above)
+        answer = differs(nodes[middle])
         if answer:
             wrong = middle
-            left &= _before(middle, by_name)
+            left &= above[middle]
         else:
-            left -= {middle}
+            left &= ~(1 << middle)
             if answer is False:
-                right.add(middle)
-                left -= _before(middle, by_name)
-    before_wrong = _before(wrong, by_name)
-    known = right & before_wrong
-    covered = known.union(*(_before(each, by_name) for each in known))
-    sources = [name for name, _ in by_name[wrong].sources]
-    inputs = (each for each in sources if each not in by_name)
-    before = max(known, key=place.__getitem__) if known else next(inputs, "")
-    return ((before, wrong), before_wrong <= covered) if before else None
+                right |= 1 << middle
+                left &= ~above[middle]
+    known = _places(right & above[wrong])
+    covered = 0
+    for each in known:
+        covered |= above[each] | 1 << each
+    inputs = (name for name, _ in nodes[wrong].sources if name not in place)
+    before = nodes[known[-1]].name if known else next(inputs, "")
+    return ((before, nodes[wrong].name), not above[wrong] & ~covered) if before else None
 
 
-def _before(name: str, by_name: dict[str, Node]) -> set[str]:
-    """The nodes that lead to a node."""
-    found: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for source, _ in by_name[waiting.pop()].sources:
-            if source in by_name and source not in found:
-                found.add(source)
-                waiting.append(source)
+def is_compiled_otherwise(whole: Array, own: Sequence[Array], units: Sequence[float]) -> bool:
+    """Whether a compiled run's output is another than `own`, that of its layers.
+
+    Layers of `units`, of 16 or 8 bits, round less often where they are fused. A model that fixes
+    the number of instances repeats the last.
+    """
+    made = [each[: len(whole)] for each in own if each.ndim]
+    if not made or made[0].shape != whole.shape:
+        return False
+    sides = [whole], made[:1]
+    return is_beyond_rounding(*sides) and not is_rounding(deviation_of(*sides)[2], units)
+
+
+def first_failing(
+    nodes: Sequence[Node], fails: Callable[[Node], bool | None]
+) -> Node | Between | None:
+    """The first node as far as which a model fails, or two around it; None where it does not."""
+    if not nodes or not fails(nodes[-1]):
+        return None
+    found = narrowed(nodes, nodes[-1].name, fails)
+    if found is None or not found[1]:
+        return found and found[0]
+    return next(each for each in nodes if each.name == found[0][1])
+
+
+def _middle(left: int, above: Sequence[int]) -> int:
+    """The place that divides a set best: as many lead to it as do not.
+
+    Halves of the order alone would ask about one short branch after the other.
+    """
+    count = left.bit_count()
+    return min(_places(left), key=lambda at: abs(count - 2 * (above[at] & left).bit_count() - 1))
+
+
+def _above(nodes: Sequence[Node]) -> list[int]:
+    """By node the set of those that lead to it: bit n is the node at place n."""
+    place: dict[str, int] = {}
+    found: list[int] = []
+    for node in nodes:
+        reads = {place[name] for name, _ in node.sources if name in place}
+        found.append(0)
+        for each in reads:
+            found[-1] |= found[each] | 1 << each
+        place[node.name] = len(place)
     return found
+
+
+def _places(these: int) -> list[int]:
+    return [at for at in range(these.bit_length()) if these >> at & 1]

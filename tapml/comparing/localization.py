@@ -7,7 +7,7 @@ inputs: what agrees there only amplifies what came in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ _BRAIN: Final = 2.0**-7
 """How far rounding to float16 and bfloat16 carries: some libraries also sum in float16."""
 _CODE: Final = 2.0**-7
 """The same of codes of 8 bits: where a value lies between two, each library takes its own."""
-_CODES: Final = frozenset(map(np.dtype, (np.int8, np.uint8)))
+CODES: Final = frozenset(map(np.dtype, (np.int8, np.uint8)))
 _UNITS: Final = 4.0
 """A single element may be off by so many of them."""
 _SAMPLED: Final = 4096
@@ -109,7 +109,7 @@ def unit_of(*sides: Sequence[Array]) -> float:
     0.00390625
     """
     dtypes = {each.dtype for side in sides for each in side}
-    half, code = np.dtype(np.float16) in dtypes, not dtypes.isdisjoint(_CODES)
+    half, code = np.dtype(np.float16) in dtypes, not dtypes.isdisjoint(CODES)
     brain = any(map(_are_brain, zip(*sides, strict=False)))
     return max(_BRAIN * brain, _HALF * half, _CODE * code)
 
@@ -252,19 +252,24 @@ def is_another(
     return is_beyond_rounding(alone[:1], [own])
 
 
-def minority(results: Mapping[str, Sequence[Array] | None]) -> list[str]:
+def minority(
+    results: Mapping[str, Sequence[Array] | None],
+    apart: Callable[[Sequence[Array], Sequence[Array]], bool] = is_beyond_rounding,
+) -> list[str]:
     """The backends that differ from a majority of at least two; empty without a strict majority.
 
     Parameters
     ----------
     results
         What each backend made of equal inputs; None for one that failed.
+    apart
+        Whether two results are unlike.
     """
     groups: list[list[str]] = []
     for name, outputs in results.items():
         for group in groups:
             other = results[group[0]]
-            if outputs is not None and other is not None and not is_beyond_rounding(outputs, other):
+            if outputs is not None and other is not None and not apart(outputs, other):
                 group.append(name)
                 break
         else:
@@ -273,3 +278,13 @@ def minority(results: Mapping[str, Sequence[Array] | None]) -> list[str]:
     if len(largest) < 2 or 2 * len(largest) <= len(results):
         return []
     return [name for name in results if name not in largest]
+
+
+def outvoted(
+    results: Mapping[str, Sequence[Array] | None],
+    backends: tuple[str, str],
+    apart: Callable[[Sequence[Array], Sequence[Array]], bool] = is_beyond_rounding,
+) -> str:
+    """The backend of a pair that a majority disagrees with, see :func:`minority`; or nothing."""
+    found = [name for name in minority(results, apart) if name in backends]
+    return found[0] if len(found) == 1 else ""

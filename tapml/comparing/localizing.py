@@ -11,6 +11,7 @@ from tapml.backends.runner import Array, Node
 from tapml.backends.steps import in_steps, step_of
 from tapml.comparing import fused
 from tapml.comparing.amplified import UNITS, apart, is_amplified, sensitivity
+from tapml.comparing.coded import first_apart
 from tapml.comparing.data import Data
 from tapml.comparing.hidden_states import LARGEST_HELD_BYTES, HiddenStates, Holders, Rows
 from tapml.comparing.layer_script import write_layer
@@ -22,6 +23,7 @@ from tapml.comparing.localization import (
     is_rounding,
     is_taken_otherwise,
     minority,
+    outvoted,
     read_places,
     replay_order,
 )
@@ -35,6 +37,7 @@ from tapml_targets.errors import InputError, UnsupportedOperatorError
 
 _MOST_REPLAYS: Final = 64
 _CRASH: Final = "crash"
+_NO_LAYER: Final = "; no layer differs on equal inputs"
 _BATCH: Final = 8
 """Instances that are looked at together where the most inconsistent one alone shows nothing."""
 _LARGEST_BYTES: Final = 1 << 30
@@ -75,10 +78,12 @@ class Localizer:
         self._replayed: dict[tuple[str, str, Holders, Rows], list[Array] | None] = {}
         self._replayed_bytes = 0
         self._read: dict[str, set[int]] = {}
+        self._stops: dict[str, Node | fused.Between] = {}
 
     def forget(self, name: str) -> None:
         """Let go of what is held of a backend: hidden states take gigabytes."""
         self._single.pop(name, None)
+        self._stops.pop(name, None)
         self._hidden.forget(name)
         self._replayed = {
             key: each for key, each in self._replayed.items() if name not in (key[0], *key[2])
@@ -120,7 +125,9 @@ class Localizer:
         """The pair with its localization map, first guilty node, and who is to blame."""
         if stored := [name for name in pair.backends if name not in self._processes]:
             where = f"{' and '.join(stored)} ran elsewhere, so no layer is sought"
-            blamed = _outvoted({name: list(o.values()) for name, o in outputs.items()}, pair)
+            blamed = outvoted(
+                {name: list(o.values()) for name, o in outputs.items()}, pair.backends
+            )
             return replace(pair, blamed=blamed, reason=f"{pair.reason}; {where}")
         worst = pair.worst or 0
         try:
@@ -137,7 +144,8 @@ class Localizer:
                 return together
             if amplified := self._amplified(pair, outputs):
                 return replace(amplified, graph=found.graph, cleared=found.cleared)
-            return self._narrowed(found, outputs, (worst,))
+            found = self._narrowed(found, outputs, (worst,))
+            return found if found.blamed or found.between else self._by_steps(found, (worst,))
         except BackendFailedError:
             return found
 
@@ -169,6 +177,10 @@ class Localizer:
             for node in [*candidates, *(missing if thorough else ())][:_MOST_REPLAYS]
             if node.name not in unstable
         }
+        if thorough and not any(alone.values()):
+            constants = fused.constants_around(nodes, graph)[:_MOST_REPLAYS]
+            alone |= {node: self._differ_alone(node, pair, rows) for node in constants}
+            missing += constants
         guilty = [node for node, differs in alone.items() if differs]
         cleared = tuple(node.name for node, differs in alone.items() if differs is False)
         made = {node.name: [self._alone(name, node, first, rows) or [] for name in pair.backends]
@@ -321,11 +333,10 @@ class Localizer:
         else:
             pair = replace(pair, blamed=broken[0])
             (healthy,) = set(backends) - {broken[0]}
-            alone, sure = self._failing_node(broken[0], healthy)
-            found = None if sure else self._where_failing(broken[0])
-            if alone is None and isinstance(found, tuple):
+            found = self._stop_of(broken[0], healthy)
+            if isinstance(found, tuple):
                 return replace(pair, between=found)
-            nodes = [found if isinstance(found, Node) else alone]
+            nodes = [found]
         if nodes[0] is None:
             return pair
         pair = replace(pair, layer=nodes[0].name, layer_kind=nodes[0].kind, guilty=(nodes[0].name,))
@@ -415,7 +426,7 @@ class Localizer:
         }
         ran = {name: self._counted(node, each) for name, each in results.items()
                if each is not None}  # fmt: skip
-        return _outvoted(ran, pair)
+        return outvoted(ran, pair.backends)
 
     def _without_layer(
         self,
@@ -437,7 +448,22 @@ class Localizer:
                 reason=f"{pair.reason}; a backend has no values of the layers between "
                 f"{between[0]} and {between[1]}, where it starts",
             )  # fmt: skip
-        return replace(pair, reason=f"{pair.reason}; no layer differs on equal inputs")
+        return replace(pair, reason=f"{pair.reason}{_NO_LAYER}")
+
+    def _by_steps(self, pair: PairResult, rows: Rows) -> PairResult:
+        """The pair with the first layer that rounds codes of 8 bits otherwise, if one does."""
+        holder = pair.backends[0]
+        found = first_apart(pair.graph, pair.backends, self._healthy(),
+                            lambda name, node: self._alone(name, node, holder, rows))  # fmt: skip
+        if found is None:
+            return pair
+        node, blamed = found
+        said = f"{pair.reason.removesuffix(_NO_LAYER)}; {node.name} rounds 8 bits otherwise"
+        return replace(
+            pair, layer=node.name, layer_kind=node.kind, guilty=(node.name,), blamed=blamed,
+            cleared=tuple(each for each in pair.cleared if each != node.name), reason=said,
+            script=self._script(node, pair, holder, rows),
+        )  # fmt: skip
 
     def _compiled_otherwise(
         self,
@@ -447,16 +473,13 @@ class Localizer:
         rows: Rows,
     ) -> list[tuple[str, str]]:
         """The backends whose compiled run differs from their own layers, each with an output."""
-        compiled = []
+        compiled, units = [], [each.unit for each in pair.graph]
         for name in pair.backends:
             for output, values in outputs[name].items():
-                own = states[name][0].get(output)
                 if values.shape[:1] != (len(self._data),):
                     continue  # An output over all instances has none of its own.
-                whole = values[list(rows)]
-                # A model that fixes the number of instances repeats the last.
-                made = [each[: len(rows)] for each in own or () if each.ndim]
-                if made and made[0].shape == whole.shape and is_beyond_rounding([whole], made[:1]):
+                own = states[name][0].get(output, ())
+                if fused.is_compiled_otherwise(values[list(rows)], own, units):
                     compiled.append((name, output))
                     break
         return compiled
@@ -497,7 +520,8 @@ class Localizer:
         found = {name: self._hidden.of(name, rows)[0] for name in self._healthy()}
         if minority({name: each[before] for name, each in found.items() if before in each}):
             return ""
-        return _outvoted({name: each[after] for name, each in found.items() if after in each}, pair)
+        made = {name: each[after] for name, each in found.items() if after in each}
+        return outvoted(made, pair.backends)
 
     def _healthy(self) -> list[str]:
         return [name for name in self._processes if name not in self._failures]
@@ -517,6 +541,17 @@ class Localizer:
                 return None if error.failure.kind == "unsupported" else node
             values |= {(node.name, place): each for place, each in enumerate(made)}
         return None
+
+    def _stop_of(self, broken: str, healthy: str) -> Node | fused.Between | None:
+        """Where a backend fails: a node, or two around it. What is found counts for every pair."""
+        if broken not in self._stops:
+            alone, sure = self._failing_node(broken, healthy)
+            found = None if sure else self._where_failing(broken)
+            found = found if isinstance(found, Node) or alone is None else alone
+            if found is None:
+                return None
+            self._stops[broken] = found
+        return self._stops[broken]
 
     def _failing_node(self, broken: str, healthy: str) -> tuple[Node | None, bool]:
         """The node that fails alone on the values of a healthy backend, and whether that is sure.
@@ -559,17 +594,6 @@ class Localizer:
                 return True if error.failure.place == whole.place else None
             return False
 
-        if whole.kind not in ("error", _CRASH) or not process.nodes:
+        if whole.kind not in ("error", _CRASH):
             return None
-        if not fails(process.nodes[-1]):
-            return None
-        found = fused.narrowed(process.nodes, process.nodes[-1].name, fails)
-        if found is None or not found[1]:
-            return found and found[0]
-        return next(each for each in process.nodes if each.name == found[0][1])
-
-
-def _outvoted(results: Mapping[str, list[Array]], pair: PairResult) -> str:
-    """The backend of a pair that a majority disagrees with; empty without a majority."""
-    found = [name for name in minority(results) if name in pair.backends]
-    return found[0] if len(found) == 1 else ""
+        return fused.first_failing(process.nodes, fails)

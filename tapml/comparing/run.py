@@ -43,8 +43,8 @@ _MIXES: Final = "an instance at a time, as the model makes something else of it 
 
 def compare(
     model: str | Path,
-    backends: Sequence[str],
-    data: str | Path | Data | Mapping[str, Any] | None = None,
+    backends: str | Sequence[str],
+    data: str | Path | Data | Array | Mapping[str, Any] | None = None,
     *,
     limits: Thresholds | None = None,
     deadline_seconds: float = DEADLINE_SECONDS,
@@ -63,13 +63,15 @@ def compare(
         module or a language model, the name of one that ships with tapml, or the folder of a
         finished session.
     backends
-        At least two names, see :func:`tapml.backends.finding.backends`; ``all`` is each that is
-        installed and reads the model, without devices. Empty for a session: its source and its
+        At least two names, also with commas between, see
+        :func:`tapml.backends.finding.backends`; ``all`` is each that is installed and reads the
+        model, without devices. Empty for a session: its source and its
         target.
     data
         An ``.npz`` file, a folder (see :func:`~tapml.comparing.data_folders.read_folder`), texts
         (see :func:`~tapml.comparing.texts.read_texts`), or arrays by name: the inputs by their
-        names, or ``x``; labels as ``y``. None for a session: the cases that it was moved with.
+        names, or ``x``; labels as ``y``. An array is ``x``. None for a session: the cases that it
+        was moved with.
     limits
         Thresholds; default: the paper's, and 1e-3 for a single element.
     deadline_seconds
@@ -98,6 +100,8 @@ def compare(
         If a backend is not installed.
     """
     path = model_path(model)
+    if isinstance(backends, str):
+        backends = names_of(backends)
     if is_plan(path):
         backends = backends or SESSION_BACKENDS
         data = cases_of(path) if data is None else data
@@ -127,6 +131,11 @@ def compare(
         read = {one.name for each in processes.values() for one in each.inputs}
         unread = sorted(set(data.arrays) - read - _READ_OTHERWISE) if read else []
         return replace(comparison, unread=tuple(unread))
+
+
+def names_of(text: str) -> list[str]:
+    """The names in a text, with commas or spaces between."""
+    return text.replace(",", " ").split()
 
 
 def compare_stored(
@@ -349,7 +358,15 @@ def _environment(
         yield replace(environment, python=python, lent=(backend.package.partition(".")[0],))
 
 
-def _data(data: str | Path | Data | Mapping[str, Any]) -> Data:
+def _data(data: Any) -> Data:
+    if isinstance(data, Data):
+        return data
     if isinstance(data, str | Path):
         return read_data(Path(data))
-    return data if isinstance(data, Data) else make_data(data)
+    if hasattr(data, "__array__"):
+        data = {SINGLE_INPUT: data}
+    if not isinstance(data, Mapping):
+        raise InputError(
+            f"data is a file, a folder, an array or arrays by name, found {type(data).__name__}"
+        )
+    return make_data(data)

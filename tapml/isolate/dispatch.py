@@ -158,6 +158,8 @@ class Dispatcher:
             while not self._closed or self._actions:
                 while self._actions:
                     self._actions.popleft()()
+                if self._closed:
+                    continue  # What woke the thread for it may have been read already.
                 self._start_waiting()
                 for key, _ in self._selector.select(self._select_timeout()):
                     key.data()

@@ -61,6 +61,7 @@ _ALLOWED: Final = {
     "QuantizeLinear": _OF_CODES,
     "SVMClassifier": 1e-2,
 }
+_ROUNDING: Final = ("QuantizeLinear", "Round")
 # Graphs inside of one another.
 _DEEPEST: Final = 16
 _MOST_INPUTS: Final = 256
@@ -348,7 +349,7 @@ def _fold(model: Any, path: Path) -> Any:
         file = Path(folder) / "folded.onnx"
         options.optimized_model_filepath = str(file)
         # Sums of codes are whole numbers as long as no scale is in their weights.
-        rounds = any(node.op_type == "Round" for node in model.graph.node)
+        rounds = any(node.op_type in _ROUNDING for node in model.graph.node)
         onnxruntime.InferenceSession(
             model.SerializeToString(),
             options,

@@ -37,15 +37,13 @@ def _column(at: At, place: int, rank: int, axis: int | None) -> str:
     return at.reshaped(value, shape)
 
 
-def _rounded(at: At, value: str, scale: str, zero: str | None, dtype: np.dtype[Any]) -> str:
-    """Codes of numbers: divided by the scale, rounded to even, moved, and kept in range."""
-    one = at.written.one
-    value = one("Round", one("Div", value, scale))
-    if zero is not None:
-        value = one("Add", value, zero)
-    limits = np.iinfo(dtype)
-    bounds = (at.written.weight(np.array(each, np.float32)) for each in (limits.min, limits.max))
-    return one("Cast", one("Clip", value, *bounds), to=at.element(dtype))
+def _rounded(at: At, value: str, scale: str, zero: str) -> str:
+    """Codes of numbers: divided by the scale, rounded to even, moved, and kept in range.
+
+    One node of one operation: bounds that are written out repeat what comes before, and so the
+    kernel of a convolution with its activation would be too long to compile.
+    """
+    return at.written.one("QuantizeLinear", value, scale, *filter(None, [zero]))
 
 
 def _requantized(at: At, total: str, places: tuple[int, ...], axis: int, rank: int) -> list[str]:
@@ -56,8 +54,7 @@ def _requantized(at: At, total: str, places: tuple[int, ...], axis: int, rank: i
     ratio = one("Div", scale, _column(at, result, rank, None))
     value = one("Mul", total, ratio)
     unit = at.written.weight(np.array(1, np.float32))
-    offset = _column(at, zero, rank, None)
-    return [_rounded(at, value, unit, offset, at.dtype(zero))]
+    return [_rounded(at, value, unit, _single(at, zero))]
 
 
 def _conv(at: At) -> list[str]:
@@ -101,9 +98,13 @@ def _numbers(at: At, place: int) -> str:
 def _result(at: At, value: str, scale: int) -> list[str]:
     """Codes of numbers, by the scale and the zero point at `scale`."""
     has_zero = scale + 1 < len(at.node.input) and bool(at.node.input[scale + 1])
-    zero = _column(at, scale + 1, 0, None) if has_zero else None
-    dtype = at.dtype(scale + 1) if has_zero else np.dtype(np.uint8)
-    return [_rounded(at, value, _column(at, scale, 0, None), zero, dtype)]
+    zero = _single(at, scale + 1) if has_zero else ""
+    return [_rounded(at, value, _column(at, scale, 0, None), zero)]
+
+
+def _single(at: At, place: int) -> str:
+    """The zero point of a whole tensor, without axes."""
+    return at.reshaped(at.node.input[place], ())
 
 
 def _pair(operator: str) -> Callable[[At], list[str]]:
@@ -180,9 +181,8 @@ def _dynamic_codes(at: At) -> list[str]:
     ]
     found = one("Div", one("Sub", bounds[1], bounds[0]), steps)
     scale = one("Where", one("Equal", found, zero), unit, found)
-    offset = _rounded(at, one("Neg", bounds[0]), scale, None, np.dtype(np.uint8))
-    moved = one("Cast", offset, to=_FLOAT)
-    return [_rounded(at, value, scale, moved, np.dtype(np.uint8)), scale, offset]
+    offset = _rounded(at, one("Neg", bounds[0]), scale, "")
+    return [_rounded(at, value, scale, offset), scale, offset]
 
 
 def _dynamic_matmul(at: At) -> list[str]:

@@ -119,3 +119,12 @@ def test_a_command_imports_no_other_command() -> None:
     )
     assert "tapml.cli.invariants" in done.stdout.split()
     assert "tapml.cli.offload" not in done.stdout.split()
+
+
+def test_the_package_is_the_command() -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "tapml", "compare", "absent.onnx", "--data", "x.npz"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 2
+    assert found.stderr.startswith("tapml: there is no absent.onnx")

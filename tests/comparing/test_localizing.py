@@ -103,6 +103,28 @@ class Logistic(Chain):
         return self.hidden(inputs)[0][node]
 
 
+@dataclass
+class Coded(Chain):
+    """The first layer makes codes of 8 bits; what is compiled is `off` by a share of its values.
+
+    `cut`: the codes are rounded down.
+    """
+
+    off: float = 0.0
+    cut: bool = False
+
+    def _added(self, name: str, value: Array) -> Array:
+        if name == "layer0":
+            steps = 16 * value + 200
+            value = (np.floor(steps) if self.cut else np.rint(steps)).astype(np.uint8)
+            return value
+        return super()._added(name, value.astype(np.float32))
+
+    def prefix(self, node: str, inputs: Mapping[str, Array]) -> list[Array]:
+        (made,) = self.hidden(inputs)[0][node]
+        return [(made * (1 + self.off)).astype(made.dtype)]
+
+
 def _localizer(chains: Mapping[str, Chain], failures: dict[str, Failure] | None = None) -> Any:
     processes: Any = chains
     found: Mapping[str, BackendProcess] = processes
@@ -199,6 +221,22 @@ def test_a_compiled_run_that_parts_from_its_own_layers_is_narrowed_down() -> Non
     assert sum(each.startswith("prefix") for each in chains["b"].calls) < 9
 
 
+@pytest.mark.parametrize(("off", "blamed"), [(0.01, ""), (0.2, "a")])
+def test_a_compiled_run_that_rounds_8_bits_otherwise_is_not_blamed(off: float, blamed: str) -> None:
+    chains = {"a": Coded(off=off), "b": Coded()}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("inconsistent", "", blamed)
+
+
+def test_codes_that_are_rounded_down_are_named_though_each_may_be_a_step_off() -> None:
+    chains = {"a": Coded(), "b": Coded(cut=True), "c": Coded(off=1e-9)}
+    found = _found(_localizer(chains), chains, ("a", "b"))
+    assert (found.status, found.layer, found.blamed) == ("inconsistent", "layer0", "b")
+    assert found.reason.endswith("; layer0 rounds 8 bits otherwise")
+    assert found.cleared == ("layer1", "layer2")
+    assert _found(_localizer(chains), chains, ("a", "c")).layer == ""
+
+
 def test_amplified_rounding_accuses_nobody_and_a_wrong_layer_is_still_named() -> None:
     inputs = {"x": (_X - _X.min()) / (_X.max() - _X.min())}
     for wrong, expected in (((), ("agree", "")), (("layer5",), ("inconsistent", "layer5"))):
@@ -279,9 +317,14 @@ def test_a_layer_that_cannot_run_alone_is_left_out_and_asked_once() -> None:
 def test_a_model_that_fails_to_compile_though_no_layer_fails_alone_is_narrowed_down() -> None:
     failure = Failure("error", "no such operator", "line 1")
     late = tuple(f"prefix layer{at}" for at in range(7, 20))
-    chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late)}
-    found = _localizer(chains, {"b": failure}).failed(("a", "b"))
+    chains = {"a": Chain(20), "b": Chain(20, wrong=("layer3",), fails=late), "c": Chain(20)}
+    localizer = _localizer(chains, {"b": failure})
+    found = localizer.failed(("a", "b"))
     assert (found.status, found.layer, found.blamed) == ("error", "layer7", "b")
+    calls = len(chains["b"].calls)
+    assert localizer.failed(("c", "b")).layer == "layer7"
+    # What one pair shows holds for the others.
+    assert len(chains["b"].calls) == calls
 
 
 def test_a_layer_that_fails_alone_at_another_line_is_named_only_where_nothing_is_known_better() -> (

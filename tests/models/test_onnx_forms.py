@@ -504,3 +504,11 @@ def test_small_outputs_are_compared_too(tmp_path: Path) -> None:
     weights.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weights), weights.name))
     with pytest.raises(MismatchError):
         root_wrapper(model)
+
+
+def test_codes_are_rounded_by_one_node(tmp_path: Path) -> None:
+    """Bounds and a cast apart repeat what comes before them, activation and sum, in a kernel."""
+    model = load_onnx(MODELS["convolutions of codes"](tmp_path / "net.onnx"))
+    kinds = [each.op_type for each in model.folded.graph.node]
+    assert kinds.count("QuantizeLinear") == 5
+    assert not {"Clip", "Round", "Max", "Min"} & set(kinds)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from scripts.cradle_causes.further import FURTHER
-from scripts.cradle_causes.on_onnx.attributes import FAULTS
+from scripts.cradle_causes.further import FURTHER, INT8
+from scripts.cradle_causes.on_onnx import attributes, codes
 from scripts.cradle_causes.on_onnx.mended import mend_reference
 from scripts.cradle_causes.patches import act_at
 from tapml.backends.onnx_reference.runner import load as load_healthy
@@ -35,7 +35,8 @@ def _noted(right: Run, wrong: Run) -> Run:
         scale = np.abs(expected).max(initial=0)
         if (
             found[0].shape != expected.shape
-            or not np.abs(found[0] - expected).max(initial=0) <= 1e-5 * scale
+            or not np.abs(np.subtract(found[0], expected, dtype=float)).max(initial=0)
+            <= 1e-5 * scale
         ):
             act_at(node)
         return found
@@ -178,14 +179,15 @@ def _module_of(kind: str) -> Any:
     return import_module(f"onnx.reference.ops.{found}")
 
 
-_MODULES: Final = {"MatMul": "op_matmul", "TopK": "op_topk", "PRelu": "op_prelu"}
+_MODULES: Final = {"MatMul": "op_matmul", "TopK": "op_topk", "PRelu": "op_prelu",
+                   "QLinearMatMul": "op_qlinear_matmul"}  # fmt: skip
 
 
 def _kinds_and_run(variant: str) -> tuple[tuple[str, ...], Run]:
     if variant in _OPERATORS:
         return _OPERATORS[variant]
-    fault = next(each for each in FURTHER if each.name == variant)
-    run = FAULTS[variant]
+    fault = next(each for each in (*FURTHER, *INT8) if each.name == variant)
+    run = {**attributes.FAULTS, **codes.FAULTS}[variant]
     return fault.onnx, _Whole.only(run) if fault.fused else run
 
 

@@ -18,6 +18,10 @@ _LEVELS: Final = {
     "basic": "ORT_ENABLE_BASIC",
     "disabled": "ORT_DISABLE_ALL",
 }
+# An operator, an opset and a file of a later release.
+_UNSUPPORTED: Final = (
+    "is not a registered", "is under development and support", "Unsupported model IR version",
+)  # fmt: skip
 
 
 class _OnnxRuntime:
@@ -78,8 +82,8 @@ def _open(model: str | bytes, level: str) -> Any:
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # Of classes without a common one.
-        named = type(error).__name__ == "NotImplemented" or "is not a registered" in str(error)
-        if not named:
+        named = type(error).__name__ == "NotImplemented"
+        if not named and not any(each in str(error) for each in _UNSUPPORTED):
             raise
         raise UnsupportedOperatorError(str(error)) from error
 

@@ -56,6 +56,27 @@ def _read_part(part: Any, inputs: Mapping[str, Array]) -> ImportedModel:
     return import_model(model)
 
 
+def _fed(part: Any) -> tuple[Any, dict[str, Array]]:
+    """A part without inputs, with its first weight as one: it is folded before it is compiled.
+
+    Whole numbers of 64 bits stay, as they may decide extents.
+    """
+    import onnx
+
+    weights = {each.name: each for each in part.graph.initializer}
+    name = next((each for node in part.graph.node for each in node.input if each in weights), "")
+    if not name or weights[name].data_type == onnx.TensorProto.INT64:
+        return part, {}
+    given: Array = onnx.numpy_helper.to_array(weights[name])
+    model = onnx.ModelProto()
+    model.CopyFrom(part)
+    model.graph.initializer.remove(weights[name])
+    model.graph.input.append(
+        onnx.helper.make_tensor_value_info(name, weights[name].data_type, given.shape)
+    )
+    return model, {name: given}
+
+
 def compiled_or_unsupported(session: Session, plan: GraphPlan) -> DeviceReference:
     """The plan's operators on the session's device.
 
@@ -76,6 +97,8 @@ def compiled_or_unsupported(session: Session, plan: GraphPlan) -> DeviceReferenc
 
 
 def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepared:
+    part, fed = (part, {}) if inputs or isinstance(part, TorchPart) else _fed(part)
+    inputs = inputs or fed
     imported = _imported(part, inputs)
     (entry,) = imported.plan.entries.values()
     kernels = compiled_or_unsupported(session, imported.plan)
@@ -85,7 +108,7 @@ def _prepare(session: Session, part: Any, inputs: Mapping[str, Array]) -> Prepar
         raise UnsupportedOperatorError(f"the plan takes {len(entry.inputs)} inputs, not {names}")
 
     def run(given: Mapping[str, Array]) -> list[Array]:
-        arrays = (given[name] for name in names)
+        arrays = (fed[name] if name in fed else given[name] for name in names)
         try:
             outputs = executor.run(entry.name, dict(zip(entry.inputs, arrays, strict=True)))
         except InputError as error:  # As a server says that does not load what was compiled.

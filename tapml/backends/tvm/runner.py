@@ -48,15 +48,21 @@ def _prepare(graph: Graph, part: Any, inputs: Mapping[str, Array]) -> Prepared:
 
     def run(given: Mapping[str, Array]) -> list[Array]:
         results = machine["main"](*(tvm.runtime.tensor(given[name]) for name in names))
-        one = hasattr(results, "numpy") or isinstance(results, tvm.runtime.ShapeTuple)
+        numbers = tvm.runtime.ShapeTuple | int | float
+        one = hasattr(results, "numpy") or isinstance(results, numbers)
         return [_array(each) for each in ([results] if one else results)]
 
     return run
 
 
 def _array(result: Any) -> Array:
-    """A tensor, or a shape, which is a list of numbers."""
-    return result.numpy() if hasattr(result, "numpy") else np.asarray(list(result), np.int64)
+    """A tensor, an extent or its float, or a shape, which is a list of numbers."""
+    if hasattr(result, "numpy"):
+        found: Array = result.numpy()
+        return found
+    if isinstance(result, float):
+        return np.asarray(result, np.float32)
+    return np.asarray(result if isinstance(result, int) else list(result), np.int64)
 
 
 def _versions() -> dict[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import tapml
 from tapml.comparing.page import render_comparison
@@ -217,6 +219,15 @@ def test_without_labels_the_agreement_of_backends_stands_in(cnn: Path) -> None:
     assert comparison.pairs[0].metrics["D_CLASS"]["largest"] == 0
 
 
+def test_a_model_without_an_input_is_told(tmp_path: Path) -> None:
+    node = helper.make_node("Constant", [], ["y"], value_floats=[1.0])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    path = tmp_path / "constant.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "constant", [], [y])), path)
+    with pytest.raises(InputError, match="the model takes no input"):
+        tapml.compare(path, HEALTHY, make_images(4))
+
+
 def test_data_that_does_not_fit_says_what_was_expected_and_found(cnn: Path) -> None:
     images = make_images(4)["x"]
     with pytest.raises(InputError, match=r"expects the shape \(any, 1, 8, 8\), found \(4, 1, 8\)"):
@@ -225,6 +236,13 @@ def test_data_that_does_not_fit_says_what_was_expected_and_found(cnn: Path) -> N
         tapml.compare(cnn, HEALTHY, {"picture": images})
     with pytest.raises(InputError, match="the labels go from 0 to 10; the model has 10 classes"):
         tapml.compare(cnn, HEALTHY, {"x": images, "y": np.array([0, 1, 2, 10])})
+
+
+def test_backends_may_be_one_text_and_an_array_is_the_input(cnn: Path) -> None:
+    comparison = tapml.compare(cnn, ",".join(HEALTHY), make_images(4)["x"])
+    assert [each.status for each in comparison.pairs] == ["agree"]
+    with pytest.raises(InputError, match="an array or arrays by name, found list"):
+        tapml.compare(cnn, HEALTHY, [1.0])  # type: ignore[arg-type]
 
 
 def test_one_backend_or_a_foreign_format_is_refused(cnn: Path) -> None:
