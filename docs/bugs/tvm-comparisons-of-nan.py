@@ -22,9 +22,9 @@ CASES = {
 }
 for name, (written, wanted) in CASES.items():
     with np.errstate(invalid="ignore"):
-        expected = wanted(*given)
+        expected = wanted(*given)  # type: ignore[no-untyped-call]
     made = te.compute((3,), lambda i: written(x[i], y[i]), "made")  # noqa: B023
-    function = te.create_prim_func([x, y, made])  # type: ignore[no-untyped-call]
+    function = te.create_prim_func([x, y, made])
     built: Any = tvm.compile(function, target="llvm")
     out = tvm.runtime.tensor(np.zeros_like(expected))
     built(*map(tvm.runtime.tensor, given), out)
