@@ -46,7 +46,7 @@ def with_logical_operators(function: Any) -> Any:
 
 def is_false(value: Any) -> Any:
     """The negation of a boolean in a form that no pass of TVM looks into."""
-    return tirx.EQ(tirx.Cast("int8", value), tirx.IntImm("int8", 0))
+    return tirx.EQ(_number(value), tirx.IntImm("int32", 0))
 
 
 class _Unordered:
@@ -76,11 +76,11 @@ class _Unordered:
         return is_false(node.a) if self._among(node.a) else node
 
     def apart(self, node: Any) -> Any:
-        """Of ``and`` and ``or``."""
-        if not (self._among(node.a) and self._among(node.b)):
+        """Of ``and`` and ``or``; those of a reducer, by which TVM knows it, read no such tensor."""
+        loads = all(isinstance(each, tvm.ir.TensorLoad) for each in (node.a, node.b))
+        if not (loads and self._among(node.a) and self._among(node.b)):
             return node
-        second = tirx.NE(tirx.Cast("int8", node.b), tirx.IntImm("int8", 0))
-        return type(node)(node.a, second)
+        return type(node)(node.a, tirx.NE(_number(node.b), tirx.IntImm("int32", 0)))
 
 
 def _logical(make: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
