@@ -27,7 +27,6 @@ TYPED: Final = "type checkers know no entry points: each platform of tapml has i
 REFERENCE: Final = "the reference is this machine's processor, built and loaded as that platform's"
 ALLOWED: Final = {
     "tapml/__init__.py": TYPED,
-    "tapml/compiler/host_build.py": REFERENCE,
     "tapml/compiler/reference_module.py": REFERENCE,
     "tapml/importing/scans.py": "TVM's target kind, whose sorts and scans are the form for GPUs",
     "tapml/invariants/context.py": "PyTorch's name of a kind of device",

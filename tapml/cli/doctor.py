@@ -150,7 +150,7 @@ def check_host() -> Iterator[Check]:
 def check_platform_devices(platform: str) -> Iterator[Check]:
     """A platform's compiler and devices, each tried with a kernel, and a server for the best."""
     from tapml_targets.driver_discovery import driver_discovery
-    from tapml_targets.ranking import rank_devices
+    from tapml_targets.ranking import device_remedy, rank_devices
 
     if missing := driver_discovery(platform).missing_compiler():
         yield Check(platform, "compiler", "absent", missing)
@@ -173,7 +173,7 @@ def check_platform_devices(platform: str) -> Iterator[Check]:
             yield _self_test(platform, device)
     usable = [d for d in ranked if not d.problem and d.description.device_type != "checker"]
     if not usable:
-        yield Check(platform, "device", "problem", "no usable device", _device_remedy(platform))
+        yield Check(platform, "device", "problem", "no usable device", device_remedy(platform))
         return
     yield _server(platform, usable[0].spec)
 
@@ -219,13 +219,6 @@ def _server(platform: str, spec: str) -> Check:
     return Check(
         platform, "server", "problem", f"{spec} gave other bytes back", "update its driver"
     )
-
-
-def _device_remedy(platform: str) -> str:
-    from tapml_targets.platforms import load_driver_module
-
-    remedy = getattr(load_driver_module(platform), "REMEDY", "")
-    return str(remedy) or f"install a driver for {platform}"
 
 
 def _package(group: str, package: str, remedy: str, *, needed: bool) -> Check:

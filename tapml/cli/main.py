@@ -12,6 +12,7 @@ import sys
 from typing import Any, Final, NoReturn
 
 from tapml.cli.termination import ended_by_sigterm, exit_code_of, word_for
+from tapml.cli.variables import misspelt
 from tapml_targets.errors import (
     EXIT_USAGE,
     DeviceLostError,
@@ -166,6 +167,8 @@ def main(argv: list[str] | None = None) -> int:
     first = next((word for word in words if word != "--debug"), "")
     try:
         arguments = make_parser(first).parse_args(argv)
+        for line in misspelt(os.environ):
+            print(line, file=sys.stderr)
         with ended_by_sigterm():
             return int(arguments.run(arguments))
     except KeyboardInterrupt as interrupt:

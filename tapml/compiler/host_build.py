@@ -18,6 +18,7 @@ from tvm import tirx
 from tapml.compiler.cache import DiskCache, generator_hash, joint_hash
 from tapml.compiler.reference_module import REFERENCE_CACHE, REFERENCE_SUFFIX
 from tapml.compiler.reference_sorts import call_own_sorts
+from tapml_targets.codegen.host_linker import link_shared_object
 from tapml_targets.codegen.host_mathematics import call_c_library
 from tapml_targets.codegen.host_schedule import (
     host_target,
@@ -26,7 +27,6 @@ from tapml_targets.codegen.host_schedule import (
 )
 from tapml_targets.codegen.lowering import load_function, refusal
 from tapml_targets.codegen.source import OperatorSource
-from tapml_targets.cpu.codegen import link_shared_object
 from tapml_targets.errors import CompileError
 from tapml_targets.installed import compiler_versions
 

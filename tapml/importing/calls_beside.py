@@ -22,3 +22,18 @@ def calls_beside(node: fx.Node) -> Call:
         return made
 
     return call
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two arguments of calls are one value: the same node, or equal calls of the same."""
+    if not (isinstance(one, fx.Node) and isinstance(other, fx.Node)):
+        return type(one) is type(other) and bool(one == other)
+    if one is other:
+        return True
+    calls = one.op == other.op == "call_function" and one.target == other.target
+    return (
+        calls
+        and one.kwargs == other.kwargs
+        and len(one.args) == len(other.args)
+        and all(map(is_same, one.args, other.args))
+    )

@@ -25,6 +25,8 @@ SCANS: Final = frozenset(
 _ENTRY = "main"
 # TVM's pattern for a function that fuses with nothing.
 _OPAQUE = 8
+# The kind of target whose sorts and scans are the form for every GPU.
+_GPU = "opencl"
 
 
 def dispatch_scans(module: Any) -> tuple[Any, dict[str, Any]]:
@@ -84,11 +86,11 @@ class _Dispatch(PyExprMutator):  # type: ignore[misc]
         return relax.op.reshape(result, call.ty.shape)
 
     def _call(self, call: Any, operand: Any, result: Any) -> Any:
-        functions = {kind: _implement(call, operand, kind) for kind in ("llvm", "opencl")}
-        name = _name(functions["opencl"][0], call)
-        cpu = functions["llvm"][1].with_attr("op_pattern", _OPAQUE)
-        variable = self.builder_.add_func(cpu, name)
-        self.variants[variable.name_hint] = _same_parameters(functions["opencl"][1], cpu)
+        _, serial = _implement(call, operand, "llvm")
+        implementation, kernels = _implement(call, operand, _GPU)
+        cpu = serial.with_attr("op_pattern", _OPAQUE)
+        variable = self.builder_.add_func(cpu, _name(implementation, call))
+        self.variants[variable.name_hint] = _same_parameters(kernels, cpu)
         types = list(result.fields) if isinstance(result, relax.TupleType) else result
         return relax.call_tir(variable, relax.Tuple([operand]), types)
 

@@ -30,6 +30,7 @@ from tapml.importing import (
     reductions,
     shifts,
 )
+from tapml.importing.calls_beside import is_same
 from tapml.importing.exporting import ExportedEntry
 from tapml.importing.never_negative import is_never_negative
 from tapml.importing.tir_patterns import OPAQUE
@@ -269,7 +270,7 @@ class _NamingImporter(ExportedProgramImporter):  # type: ignore[misc]
         def convert(node: fx.Node) -> Any:
             first, second = node.args
             operation = str(node.target).split(".")[1]
-            itself = first is second and operation in {"eq", "ne"}
+            itself = is_same(first, second) and operation in {"eq", "ne"}
             if itself and "float" in str(self.env[first].ty.dtype):
                 unlike = self.block_builder.emit(relax.op.isnan(self.env[first]))
                 if operation == "ne":

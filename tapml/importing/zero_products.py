@@ -1,6 +1,6 @@
 """Products with a constant zero, which are no numbers where the operand is infinite or none.
 
-TVM takes ``x * 0.0`` and ``0.0 / x`` for zero, whatever x is.
+TVM takes ``x * 0.0``, ``0.0 / x`` and ``x - x`` for zero, whatever x is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tapml.importing.calls_beside import Call, calls_beside
+from tapml.importing.calls_beside import Call, calls_beside, is_same
 
 _aten: Final = torch.ops.aten
 _PRODUCTS: Final = (_aten.mul.Tensor, _aten.mul.Scalar)
@@ -47,9 +47,12 @@ def keep_odd_products(module: fx.GraphModule) -> None:
 
 def _operands(node: fx.Node) -> tuple[fx.Node, Any, Callable[[Call, fx.Node], fx.Node]] | None:
     """What is multiplied with zero or divides it, the zero, and what makes that no number."""
-    if node.target not in (*_PRODUCTS, *_QUOTIENTS) or not _is_float(node):
+    if node.target not in (*_PRODUCTS, *_QUOTIENTS, _aten.sub.Tensor) or not _is_float(node):
         return None
     one, other = node.args[:2]
+    if node.target is _aten.sub.Tensor:
+        same = is_same(one, other) and _is_float(one) and not node.kwargs
+        return (one, 0.0, _is_not_finite) if same else None  # type: ignore[return-value]
     if node.target in _QUOTIENTS:
         return (other, one, _divides_to_nothing) if _is_zero(one) and _is_float(other) else None  # type: ignore[return-value]
     for operand, zero in ((one, other), (other, one)):

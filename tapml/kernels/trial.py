@@ -120,6 +120,7 @@ class KernelTrial:
             self.tests = tuple(self._suite.tests_of(operator))
             if not self.tests:
                 raise InputError(f"the session's suite has no test of {operator}")
+            self.extension = f".{language_of(self.target.platform).extension}"
             written = WrittenKernels(facts.kernel_folders(shared), self.target)
             self.manifest = self._find(written)
             self.files: tuple[Path, ...] = (self.manifest,)
@@ -130,7 +131,6 @@ class KernelTrial:
         except BaseException:
             self._suite.close()
             raise
-        self.extension = f".{language_of(self.target.platform).extension}"
         self.probing = Probing(self._oracle, reference_of(self.operator))
         self.expectations = WarmExpectations(self.probing, patient=patient)
         self._deadline = deadline_seconds

@@ -56,7 +56,8 @@ class TargetModel:
         Where it runs.
     notes
         How that differs from where it was validated, and whether a text of the session comes out
-        there as well; which branches its numbers have to take. A sentence each.
+        there as well; which branches its numbers have to take; that it is simulated. A sentence
+        each.
 
     Raises
     ------
@@ -99,6 +100,9 @@ class TargetModel:
             self.notes = notes_of(runnable.plan)
             if difference:
                 self.notes = (f"{difference}: {self._checked(say)}", *self.notes)
+            if self.device.device_type == "simulated":
+                said = "executes the text of kernels on a processor: its times say nothing of a GPU"
+                self.notes = (*self.notes, f"{self.device.name}, {said}")
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:

@@ -231,9 +231,12 @@ def function_kind(name: str) -> str:
     InputError
         If there is no such platform.
     SetupError
-        If it belongs to another distribution and cannot be imported.
+        If it belongs to another distribution and cannot be imported, or does not say it.
     """
-    return str(platform_part(name).FUNCTION_KIND)
+    kind = getattr(platform_part(name), "FUNCTION_KIND", None)
+    if kind not in ("cpu", "gpu"):
+        raise _unusable(name, f"its FUNCTION_KIND is {kind!r}, not 'cpu' or 'gpu'")
+    return str(kind)
 
 
 @cache

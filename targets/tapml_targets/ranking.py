@@ -123,7 +123,7 @@ def default_device(platform: str, dtype: str = "float32") -> DeviceDescription:
     if not ranked:
         left = _left_out_text(platform)
         raise NoSuchDeviceError(
-            f"this machine has no {platform} device; {left or _remedy(platform)}"
+            f"this machine has no {platform} device; {left or device_remedy(platform)}"
         )
     reasons = "; ".join(
         f"{device.spec} {device.description.name}: "
@@ -131,9 +131,9 @@ def default_device(platform: str, dtype: str = "float32") -> DeviceDescription:
         for device in ranked
     )
     alone = all(device.description.device_type == "checker" for device in ranked)
-    remedy = _left_out_text(platform) or (_remedy(platform) if alone else "")
-    remedy = f"; {remedy}" if remedy else ""
-    raise NoSuchDeviceError(f"no {platform} device can be used for {dtype}: {reasons}{remedy}")
+    hint = _left_out_text(platform) or (device_remedy(platform) if alone else "")
+    hint = f"; {hint}" if hint else ""
+    raise NoSuchDeviceError(f"no {platform} device can be used for {dtype}: {reasons}{hint}")
 
 
 def list_devices(platform: str, *, refresh: bool = False) -> list[DeviceDescription]:
@@ -321,8 +321,11 @@ def _left_out_text(platform: str) -> str:
     return f"left out for a day: {drivers}; `tapml devices --probe` lets it in again"
 
 
-def _remedy(platform: str) -> str:
-    module = load_driver_module(platform)
-    remedy = getattr(module, "REMEDY", "")
-    others = ", ".join(name for name in platform_names() if name != platform)
-    return str(remedy) or f"other platforms: {others}"
+def device_remedy(platform: str) -> str:
+    """What to do where a platform has no device."""
+    found = str(getattr(load_driver_module(platform), "REMEDY", ""))
+    if not found:
+        others = ", ".join(name for name in platform_names() if name != platform)
+        found = f"other platforms: {others}"
+    chosen = driver_discovery(platform).chosen_by()
+    return f"{chosen} chooses the drivers: unset it, or {found}" if chosen else found

@@ -24,6 +24,7 @@ class Products(nn.Module):
             zeros / values, values - values, values / values, values.half() * 0, values * 2,
             torch.zeros(6)[None] * values, torch.zeros(9)[3:].reshape(6, 1) * values[:, None],
             -torch.zeros(6).double().float() * values, torch.zeros(1).expand(6) / values,
+            (values - values) == 0, 2 * values - 2 * values, values + 1 != values + 1,
         )  # fmt: skip
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tapml.kernels.sample_tests import choose, work_of
 from tapml.kernels.session_facts import read_facts
 from tapml.kernels.trial import KernelTrial
 from tapml.kernels.trial_result import TrialResult
 from tapml.runs.lock import RunLock
+from tapml_targets.errors import InputError
 from tests.kernels.sessions import OPERATOR, KernelSession
 
 BODY = ") {\n"
@@ -166,6 +169,13 @@ def test_without_a_kernel_the_command_to_begin_with_is_named(
     ended = kernel_session.kernel("check", "softmax")
     assert ended.exit_code == 2
     assert f"`tapml kernel new {kernel_session.folder} softmax`" in ended.errors
+
+
+def test_a_target_of_machine_code_takes_no_kernel(kernel_session: KernelSession) -> None:
+    facts = read_facts(kernel_session.folder)
+    moved = replace(facts, settings=structs.replace(facts.settings, target="cpu"))
+    with pytest.raises(InputError, match="'cpu' loads machine code, so it takes no hand-written"):
+        KernelTrial(moved, OPERATOR, device="cpu:0")
 
 
 def test_the_list_says_where_kernels_lie_and_which_verdicts_are_theirs(

@@ -216,6 +216,13 @@ def test_a_broken_package_is_named_and_costs_no_other_platform(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("text", ["", 'FUNCTION_KIND = "npu"\n'])
+def test_a_package_that_says_no_form_of_operators_is_named(site: Path, text: str) -> None:
+    (site / "tapml_abacus" / "__init__.py").write_text(text)
+    with pytest.raises(SetupError, match=r"FUNCTION_KIND is .*, not 'cpu' or 'gpu'"):
+        platforms.function_kind("abacus")
+
+
 def test_a_missing_package_is_said_where_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from tapml_targets import platforms
 
 PACKAGE = Path(__file__).parent / "abacus" / "tapml_abacus"
+PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def install(folder: Path, offers: Mapping[str, str] | None = None, name: str = "abacus") -> Path:
@@ -22,13 +24,13 @@ def install(folder: Path, offers: Mapping[str, str] | None = None, name: str = "
     Parameters
     ----------
     offers
-        Its entry points: import packages by platform; by default ``abacus``.
+        Its entry points: import packages by platform; by default those of its ``pyproject.toml``.
     """
     folder.mkdir(exist_ok=True)
     noted = folder / f"tapml_{name}-1.0.dist-info"
     noted.mkdir()
     (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tapml-{name}\nVersion: 1.0\n")
-    named = offers or {"abacus": PACKAGE.name}
+    named = offers or PROJECT["entry-points"]["tapml.platforms"]
     lines = [f"{platform} = {package}" for platform, package in named.items()]
     (noted / "entry_points.txt").write_text("\n".join(["[tapml.platforms]", *lines, ""]))
     shutil.copytree(

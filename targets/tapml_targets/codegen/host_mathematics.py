@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tapml_targets.codegen.booleans import is_false
 from tapml_targets.codegen.expression import call_name
 
 _EXPANDED: Final = frozenset({"tanh", "atanh"})
@@ -22,7 +23,10 @@ _OF_NO_HALVES: Final = _EXPANDED | {
 
 
 def call_c_library(function: Any) -> Any:
-    """A PrimFunc with such calls as calls of the C library by name, which no pass expands."""
+    """A PrimFunc with such calls as calls of the C library by name, which no pass expands.
+
+    NaN is unlike all numbers in it, and like none: TVM's ``!=`` for processors is false of it.
+    """
 
     def call(node: Any) -> Any:
         name, kind = call_name(node), str(node.ty)
@@ -33,7 +37,10 @@ def call_c_library(function: Any) -> Any:
             return tirx.Cast(kind, _called(name, "float32", wide))
         return node
 
-    return tvm_ffi.structural_map(function, [(tvm.ir.Call, call)])
+    def unlike(node: Any) -> Any:
+        return is_false(tirx.EQ(node.a, node.b)) if "float" in str(node.a.ty) else node
+
+    return tvm_ffi.structural_map(function, [(tvm.ir.Call, call), (tirx.NE, unlike)])
 
 
 def _called(name: str, kind: str, arguments: Any) -> Any:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tapml_targets.driver import DeviceDescription
-from tapml_targets.errors import NoSuchDeviceError
+from tapml_targets.errors import NoSuchDeviceError, SetupError
 from tapml_targets.installed import package_version
 from tapml_targets.limits import Limits
 from tapml_targets.vulkan.api import NULL, check, ffi, lib, struct, texts
 from tapml_targets.vulkan.discovery import REMEDY
 from tapml_targets.vulkan.naming import EXTENSION
+from tapml_targets.vulkan_loader.drivers import NO_JSON, broken_choices
 from tapml_targets.vulkan_loader.manifests import swiftshader_version
 from tapml_targets.vulkan_loader.validation import is_checking, kind_of_device
 
@@ -154,6 +155,8 @@ def create_instance() -> Any:
     result = lib.vkCreateInstance(info, NULL, instance)
     if result == _NO_DRIVER:
         raise NoSuchDeviceError(f"this machine has no Vulkan driver; {REMEDY}")
+    if result < 0 and (broken := broken_choices()):
+        raise SetupError(f"{', '.join(broken)}: {NO_JSON}")
     check(result, "Vulkan", "creating an instance")
     return instance[0]
 

@@ -23,12 +23,14 @@ from tapml_targets.vulkan_loader.manifests import (
     OWN_VARIABLE,
     browser_manifests,
     chosen_drivers,
+    is_broken,
     library_of,
     system_manifests,
 )
 
 # A layer of Mesa that talks to a window system and puts devices in another order.
 _NO_SELECTION: Final = "NODEVICE_SELECT"
+NO_JSON: Final = "its manifest is no JSON, and the Vulkan loader fails over it: correct it"
 
 
 @cache
@@ -40,13 +42,13 @@ def prepare_this_process() -> None:
 def prepare_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process that uses Vulkan: `environ` with the drivers' places.
 
-    Drivers the user has chosen stay as they are.
+    Drivers the user has chosen stay as they are. A variable of no text chooses none.
     """
     result = dict(environ)
     result.setdefault(_NO_SELECTION, "1")
     if chosen_drivers(environ):
         return result
-    for name in (CHOSEN_VARIABLES[0], OWN_VARIABLE):
+    for name in (*CHOSEN_VARIABLES, OWN_VARIABLE):
         result.pop(name, None)
     added = _added(environ)
     added += [str(path) for path in browser_manifests() if str(path) not in added]
@@ -91,9 +93,22 @@ _QUARANTINE: Final = Quarantine(
     lambda manifest: {CHOSEN_VARIABLES[0]: manifest},
 )
 chosen_by = _QUARANTINE.chosen_by
-left_out = _QUARANTINE.left_out
 set_faulty_drivers_aside = _QUARANTINE.set_faulty_drivers_aside
 forget_faulty_drivers = _QUARANTINE.forget_faulty_drivers
+
+
+def left_out(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The drivers that are left out, by their manifests, with what each did."""
+    broken = [] if chosen_drivers(environ) else filter(is_broken, _manifests())
+    return {str(each): NO_JSON for each in broken} | _QUARANTINE.left_out(environ)
+
+
+def broken_choices() -> list[str]:
+    """The manifests that the user has chosen and that are no JSON."""
+    named = (
+        path for name in CHOSEN_VARIABLES for path in os.environ.get(name, "").split(os.pathsep)
+    )
+    return [path for path in named if path and is_broken(Path(path))]
 
 
 def state_of(package: str) -> str:

@@ -101,6 +101,17 @@ def library_of(manifest: Path) -> Path | None:
     return path if path.is_file() else None
 
 
+def is_broken(manifest: Path) -> bool:
+    """Whether a manifest is no JSON, for which the loader has no driver at all."""
+    try:
+        text = manifest.read_bytes()
+        if text:
+            json.loads(text)
+    except (OSError, ValueError) as error:
+        return isinstance(error, ValueError)
+    return False
+
+
 @cache
 def content_hash(path: Path) -> str:
     """The first digits of a file's SHA-256: the version of a driver that tells none."""

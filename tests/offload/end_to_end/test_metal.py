@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.offload.commands import run_here
-from tests.offload.sessions import NEW_TOKENS, offload_arguments, read_report, states
+from tests.offload.sessions import NEW_TOKENS, TOKENS, offload_arguments, read_report, states
 from tests.offload.warm_cache import warm_cache
 
 pytest.importorskip("ziglang", reason="ziglang is not installed: no simulated Metal")
@@ -31,3 +31,5 @@ def test_every_operator_moves_and_is_reported_with_its_source(
         assert operator["tests"]["total"] == operator["tests"]["passed"] > 0
         assert operator["model_check"]["status"] == "pass"
         assert "#include <metal_stdlib>" in operator["source"]
+    ran = run_here("run", session, "--tokens", TOKENS, "--max-new-tokens", "1", cache=cache)
+    assert "note: Apple7 GPU, source-simulated, executes the text of kernels" in ran.errors

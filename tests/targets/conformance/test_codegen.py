@@ -380,6 +380,41 @@ def test_a_nan_is_distinguished_from_a_number(driver: Driver, name: str, dtype: 
     np.testing.assert_array_equal(result, getattr(np, name)(given))
 
 
+def combined_comparisons(x: Any) -> Any:
+    """What TVM's passes would change for a NaN, of `x` and its rows turned round."""
+    op, y = relax.op, relax.op.flip(x, 1)
+    less, more, unlike = op.less(x, y), op.greater(x, y), op.not_equal(x, y)
+    return op.stack([
+        unlike, op.logical_not(less), op.logical_not(op.equal(x, y)), op.logical_not(unlike),
+        op.logical_or(less, more), op.logical_or(less, op.greater_equal(x, y)),
+        op.logical_not(op.logical_and(less, op.greater(x, op.zeros_like(x)))),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_comparisons_keep_what_they_say_of_nan_when_they_are_combined(
+    driver: Driver, dtype: str
+) -> None:
+    if dtype == "float16":
+        require_half(driver)
+    given = np.array([[1, 2, np.nan, 1, np.inf], [np.nan, -1, 0, 3, np.nan]], dtype)
+    x, y = given, given[:, ::-1]
+    expected = np.stack(
+        [
+            x != y,
+            ~(x < y),
+            x != y,
+            x == y,
+            (x < y) | (x > y),
+            (x < y) | (x >= y),
+            ~((x < y) & (x > 0)),
+        ]
+    )
+    of = from_relax("compared", given.shape, combined_comparisons, dtype=dtype)
+    found = apply(driver, partial(as_given, of), given, expected)
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bit_numbers_are_right(driver: Driver, dtype: str) -> None:
     if dtype == "float16":

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tapml_targets import child_probe, ranking
-from tapml_targets.errors import NoSuchDeviceError
+from tapml_targets.errors import NoSuchDeviceError, SetupError
 from tapml_targets.vulkan_loader import drivers, manifests
 from tests.conftest import RequireDevice
 
@@ -92,6 +92,34 @@ def test_the_state_follows_the_drivers(folder: Path, tmp_path: Path) -> None:
     installed = drivers.state_of("wgpu")
     library.write_bytes(b"a newer one")
     assert len({before, installed, drivers.state_of("wgpu")}) == 3
+
+
+@pytest.mark.parametrize("name", manifests.CHOSEN_VARIABLES)
+def test_a_variable_of_no_text_chooses_no_driver(own_cache: Path, name: str) -> None:
+    """The Vulkan loader takes one for a choice of none."""
+    assert name not in drivers.prepare_environment({name: ""})
+
+
+def test_a_manifest_that_is_no_json_does_not_cost_the_others(
+    require_device: RequireDevice, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Vulkan loader says that it is out of memory, and has no driver at all."""
+    require_device("vulkan")
+    for each in manifests.system_manifests():
+        if "lvp" in each.name:
+            shutil.copy(each, folder)
+    broken = folder / "broken.json"
+    broken.write_text("{ broken")
+    assert drivers.left_out() == {str(broken): drivers.NO_JSON}
+    environ = drivers.prepare_environment(os.environ)
+    assert environ[CHOSEN] == os.pathsep.join(map(str, sorted(folder.glob("lvp*"))))
+    answer, problem = child_probe.ask_child(["list", "vulkan"], 60.0, environ)
+    assert answer is not None and answer["devices"], problem
+    # Who names it gets exactly that.
+    monkeypatch.setenv(CHOSEN, str(broken))
+    assert drivers.left_out() == {}
+    with pytest.raises(SetupError, match=f"{broken}: {drivers.NO_JSON}"):
+        ranking.list_devices("vulkan", refresh=True)
 
 
 def test_a_faulty_driver_does_not_cost_the_others(
@@ -187,6 +215,7 @@ def test_without_any_driver_there_is_no_device_and_a_remedy(
         pytest.skip("it has a driver that is no Vulkan manifest")
     monkeypatch.setenv(CHOSEN, str(tmp_path / "none.json"))
     with pytest.raises(
-        NoSuchDeviceError, match=f"has no {platform} device; install a Vulkan driver"
+        NoSuchDeviceError,
+        match=f"has no {platform} device; {CHOSEN} chooses the drivers: unset it, or install",
     ):
         ranking.default_device(platform)
