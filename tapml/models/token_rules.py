@@ -62,7 +62,7 @@ class TokenRules:
             return found if isinstance(found, int) and 0 <= found < vocabulary else None
 
         bad = (tuple(map(int, word)) for word in said("bad_words_ids") or ())
-        words = [(int(each),) for each in said("suppress_tokens") or ()]
+        words: list[tuple[int, ...]] = [(int(each),) for each in said("suppress_tokens") or ()]
         words += (word for word in bad if word and not (len(word) == 1 and word[0] in ends))
         return cls(
             first=token("forced_bos_token_id") if start == 1 else None,
