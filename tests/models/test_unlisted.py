@@ -253,8 +253,16 @@ def sample(folder: Path, name: str) -> Path:
     return make_other(folder, next(each for each in OTHERS if each.architecture == name))
 
 
-@pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "LlavaForConditionalGeneration"])
-def test_a_decoder_without_a_cache_and_one_that_reads_images_too_read_text(
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OpenAIGPTLMHeadModel",
+        "LlavaForConditionalGeneration",
+        # With buffers that are infinite.
+        "Gemma4ForConditionalGeneration",
+    ],
+)
+def test_a_decoder_without_a_cache_and_those_that_read_more_than_text_read_text(
     tmp_path: Path, name: str
 ) -> None:
     model = load_model(sample(tmp_path / "model", name))
