@@ -270,6 +270,14 @@ def test_a_decoder_without_a_cache_and_those_that_read_more_than_text_read_text(
     assert root_wrapper(model) < 1e-5
 
 
+def test_scores_of_what_is_left_out_are_infinite_and_equal(tmp_path: Path) -> None:
+    name = "GroundingDinoForObjectDetection"
+    small = dict(variants(name))["all sizes, even"]
+    model = load_any(make_shrunk(tmp_path / "model", name, small))
+    assert any(np.isinf(step.own).any() for step in model.own_steps())
+    assert root_wrapper(model) < 1e-5
+
+
 def test_a_detector_gives_every_result_by_name(tmp_path: Path) -> None:
     model = load_any(sample(tmp_path / "model", "YolosForObjectDetection"))
     assert isinstance(model, LoadedModule)
