@@ -30,7 +30,7 @@ def try_class(asked: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"sample": "no configuration of it is small"}
     try:
         small_ones = list(variants(asked["name"]))
-    except ImportError as error:  # a class that needs a library which is not here
+    except (AttributeError, ImportError) as error:  # it needs a library that is not here
         return {"stage": asked["stage"], "sample": " ".join(str(error).split())}
     with tempfile.TemporaryDirectory(prefix="tapml-class-") as temporary:
         for number, (small, config) in enumerate(small_ones):
