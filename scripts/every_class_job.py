@@ -28,8 +28,12 @@ def try_class(asked: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     before = time.process_time()
     found: dict[str, Any] = {"sample": "no configuration of it is small"}
+    try:
+        small_ones = list(variants(asked["name"]))
+    except (AttributeError, ImportError) as error:  # it needs a library that is not here
+        return {"stage": asked["stage"], "sample": " ".join(str(error).split())}
     with tempfile.TemporaryDirectory(prefix="tapml-class-") as temporary:
-        for number, (small, config) in enumerate(variants(asked["name"])):
+        for number, (small, config) in enumerate(small_ones):
             folder = Path(temporary) / str(number) / "model"
             folder.parent.mkdir()
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -157,12 +158,11 @@ def run_new(arguments: argparse.Namespace) -> int:
     print(f"it starts from {begins}")
     if written.why:
         print(f"  {written.why}")
-    shared = f" --shared {arguments.shared}" if arguments.shared else ""
-    print(f"try it:  tapml kernel check {arguments.session} {operator.name} --watch{shared}")
-    if arguments.shared:
-        print(f"use it:  tapml offload --session {arguments.session} --kernels {arguments.shared}")
-    else:
-        print(f"use it:  tapml offload --session {arguments.session}")
+    where = shlex.quote(str(arguments.session))
+    shared = shlex.quote(str(arguments.shared)) if arguments.shared else ""
+    checked, used = (f" {option} {shared}" * bool(shared) for option in ("--shared", "--kernels"))
+    print(f"try it:  tapml kernel check {where} {operator.name} --watch{checked}")
+    print(f"use it:  tapml offload --session {where}{used}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     takes_text = manifest.tokenizer.reader != "none"
     argument = workload_of(manifest.model).argument(takes_text=takes_text)
-    print(f"run it: tapml run {made.path} {argument}")
+    print(f"run it: tapml run {shlex.quote(str(made.path))} {argument}")
     return 0
 
 
@@ -120,7 +121,7 @@ def _browser(arguments: argparse.Namespace) -> int:
         print(f"  the page takes token ids only: {made.shipped.note.text}")
     else:
         print(f"  {made.shipped.note.text}")
-    print(f"try it: python -m http.server --directory {made.path} 8000")
+    print(f"try it: python -m http.server --directory {shlex.quote(str(made.path))} 8000")
     print("  then open http://localhost:8000/ in a browser with WebGPU")
     return 0
 

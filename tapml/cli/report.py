@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tapml.cli.model_arguments import number
-from tapml.cli.next_step import next_step
+from tapml.cli.next_step import next_step, resume_command
 from tapml.runs.live_file import LiveReader
 from tapml.runs.lock import LOCK
 from tapml.runs.wording import duration
@@ -116,8 +117,8 @@ def _print(folder: Path, *, as_json: bool) -> int:
         if (folder / JOURNAL).is_file():
             raise InputError(
                 f"the session in {folder} has no report yet: the first one follows "
-                f"the carved tests; continue with `tapml offload --session {folder}`, or watch it "
-                f"with `tapml report {folder} --serve`"
+                f"the carved tests; continue with `{resume_command(folder)}`, or watch it "
+                f"with `tapml report {shlex.quote(str(folder))} --serve`"
             )
         raise InputError(
             f"{folder} holds no report: expected a session's folder; run `tapml offload --session "
@@ -132,7 +133,7 @@ def _print(folder: Path, *, as_json: bool) -> int:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{data} cannot be read ({type(error).__name__}: {error}); run the session again with "
-            f"`tapml offload --session {folder}`"
+            f"`{resume_command(folder)}`"
         ) from error
     live = LiveReader(folder, SessionLive).read()
     if live.running or live.cut_off:

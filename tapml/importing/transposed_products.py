@@ -48,12 +48,17 @@ def fuse_transposed_products(module: Any) -> tuple[Any, dict[str, tuple[str, ...
 
 
 def _fused(module: Any) -> Any:
-    """What TVM's pass does, but to products of a matrix with itself, on which it fails."""
+    """What TVM's pass does, but to products on which it fails.
+
+    Those are of a matrix with itself, and those of a transposed matrix that something else reads.
+    """
     output, annotated, accepts = fuse_transpose_matmul._pattern()
 
     def check(context: Any) -> bool:
         found = context.annotated_expr
-        return bool(accepts(context)) and not found["x"].same_as(found["w"])
+        alone = len(context.var_usages[context.value_to_bound_var[found["wT"]]]) == 1
+        itself = any(found["x"].same_as(found[each]) for each in ("w", "wT"))
+        return bool(accepts(context)) and alone and not itself
 
     pattern = ("transpose_matmul_fuse", output, annotated, check)
     module = transform.FuseOpsByPattern([pattern], bind_constants=False)(module)

@@ -23,6 +23,7 @@ from tapml_targets.errors import InputError
 if TYPE_CHECKING:
     from tapml.models.packed.formats.format import Format
 
+_GENERATION: Final = "generation_config.json"
 _SINGLE = "model.safetensors"
 _ADAPTER: Final = "adapter_config.json"
 _INDEX = "model.safetensors.index.json"
@@ -114,6 +115,9 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
             f"found {_listing(folder)}{_model_inside(folder)}"
         )
     config = read_json(config_path)
+    if (folder / _GENERATION).is_file():
+        # transformers reads past a damaged one, and a text would go on behind its end.
+        read_json(folder / _GENERATION)
     family = _family(config, config_path)
     for name, other in family.other_names:
         if config.get(other) is not None:

@@ -80,7 +80,8 @@ def _once(
     seen: tuple[tuple[Path, int, int], ...],
 ) -> Path:
     """Files are hashed once in a process, unless they change."""
-    folder = cached / f"{path.stem[:80]}-{_digest([each for each, _, _ in seen])[:16]}"
+    # The model has the folder's name.
+    folder = cached / _digest([each for each, _, _ in seen])[:16] / path.stem[:80]
     if not (folder / "config.json").is_file():
         with replace_folder(folder) as made:
             convert(path, made)

@@ -33,6 +33,7 @@ from tapml.models.families.masks import both_ways
 from tapml.models.inputs import DECODE, Array
 from tapml.models.loaded import Loaded, OwnStep
 from tapml.models.stored import ENCODE, StoredEncoderDecoder
+from tapml.models.token_rules import TokenRules
 
 _OWN_TOKENS = 6
 _SOURCE = 0.6
@@ -151,13 +152,16 @@ class LoadedEncoderDecoder(Loaded):
         """The model's sizes and name, without its module."""
         config, family = self.config, self.family
         generation = getattr(self.module, "generation_config", None)
+        vocabulary = int(config.vocab_size)
+        start, ends = _start(config, generation), _ends(config, generation)
         return StoredEncoderDecoder(
             name=self.name,
             dtype=self.dtype,
             context_length=self.context_length,
-            vocabulary=int(config.vocab_size),
-            start_tokens=_start(config, generation),
-            end_tokens=_ends(config, generation),
+            vocabulary=vocabulary,
+            start_tokens=start,
+            end_tokens=ends,
+            rules=TokenRules.of(generation, start=len(start), vocabulary=vocabulary, ends=ends),
             padding=int(getattr(config, "pad_token_id", None) or 0),
             features=None if family.features is None else family.features(config),
             weights_hash=self.weights_hash,

@@ -25,6 +25,7 @@ from tapml.models.inputs import (
     Array,
     entry_inputs,
 )
+from tapml.models.token_rules import TokenRules
 from tapml_targets.errors import InputError
 
 _Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -449,6 +450,8 @@ class StoredEncoderDecoder(StoredModel):
         The token behind the end of a short source.
     features
         Bins and frames of a source that is no text; the encoder halves the frames.
+    rules
+        What its folder says of the tokens that are written.
     """
 
     name: _Name
@@ -461,6 +464,7 @@ class StoredEncoderDecoder(StoredModel):
     features: tuple[_Count, _Count] | None
     weights_hash: _Name
     workload: Literal["encoder_decoder"] = "encoder_decoder"
+    rules: TokenRules = field(default_factory=TokenRules)
 
     @property
     def positions(self) -> int:

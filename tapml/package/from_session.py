@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -173,7 +174,7 @@ def _kept(folder: Path, moved: Mapping[str, Any]) -> KeptModel:
     why = reasons[0] if reasons else "it keeps nothing of its model, which an earlier tapml did not"
     raise InputError(
         f"the session in {folder} cannot be run as it is: {why}; continue with "
-        f"`tapml offload --session {folder}`, which repeats what changed"
+        f"`tapml offload --session {shlex.quote(str(folder))}`, which repeats what changed"
     )
 
 

@@ -56,9 +56,9 @@ def root_wrapper(model: Loaded) -> float:
         scale = (_largest(step.own) if step.alone else largest) or 1.0
         with np.errstate(invalid="ignore"):
             error = np.abs(step.ours.astype(np.float64) - step.own) / scale
+            small = np.abs(step.ours - step.own) <= _STEPS_OF_ONE
         if step.alone:
             # A sigmoid or softmax has this error however small it is.
-            small = np.abs(step.ours - step.own) <= _STEPS_OF_ONE
             error[small & (error <= _MOST_OF_STEPS)] = 0.0
         error[step.ours == step.own] = 0.0
         by_position = error.max(axis=1, initial=0.0)

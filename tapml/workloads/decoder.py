@@ -77,9 +77,9 @@ class DecoderWorkload(Workload[Prompt]):
             )
 
     def run(self, runner: Runner, case: Prompt, steps: int) -> Iterator[int]:
-        """Generate greedily, to an end token at most."""
-        for generated in greedy(self.model, runner, case.token_ids, steps):
-            yield generated.step
+        """Generate greedily, past an end token too: if the first is one, decode has to run."""
+        for each in greedy(self.model, runner, case.token_ids, steps, stop_at_end=False):
+            yield each.step
 
     def expected(
         self, case: Prompt, steps: int

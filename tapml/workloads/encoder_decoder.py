@@ -240,8 +240,15 @@ class EncoderDecoderWorkload(OneCall[Source]):
         return len(self._stored.start_tokens) + steps - 1
 
     def _chosen(self, logits: Array) -> tuple[int, ...]:
-        rows = logits[len(self._stored.start_tokens) - 1 :]
-        return tuple(int(each) for each in rows.argmax(axis=1))
+        stored = self._stored
+        tokens = list(stored.start_tokens)
+        start = len(tokens)
+        for row in logits[start - 1 :]:
+            tokens.append(stored.rules.choose(row, tokens, start, stored.end_tokens))
+        # Where there was room for more, the last one is an end token.
+        if stored.rules.last is not None and tokens[-1] not in stored.end_tokens:
+            tokens[-1] = stored.rules.last
+        return tuple(tokens[start:])
 
     def _generate(
         self, runner: Runner, case: Source, steps: int, *, stop_at_end: bool
@@ -254,11 +261,12 @@ class EncoderDecoderWorkload(OneCall[Source]):
         runner.run(ENCODE, source)
         yield None
         tokens = list(stored.start_tokens)
+        start = len(tokens)
         for position in range(self._positions(steps)):
             row = self._step(runner, source, tokens[position], position)
             yield row
-            if position + 1 >= len(stored.start_tokens):
-                tokens.append(int(row.argmax()))
+            if position + 1 >= start:
+                tokens.append(stored.rules.choose(row, tokens, start, stored.end_tokens))
                 if stop_at_end and tokens[-1] in stored.end_tokens:
                     return
 

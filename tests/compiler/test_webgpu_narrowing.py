@@ -196,6 +196,24 @@ def test_multiples_of_a_symbol_are_no_part_of_a_remainder_by_it(adapter: Driver)
     np.testing.assert_array_equal(found, np.roll(arrays[0], 3, axis=0))
 
 
+def test_an_axis_behind_one_of_any_extent_is_known_by_its_own(adapter: Driver) -> None:
+    """Rows of two experts become six heads, of which the last halves are turned."""
+    rows = tirx.Var("n", "int64")
+    heads, half = (tirx.IntImm("int64", 6) for _ in range(2))
+    source = te.placeholder((rows * 2, 36), "float32", name="source")
+    turned = te.compute(
+        (heads, rows, half),
+        lambda i, j, k: source[
+            (j * 2 + (i * 12 + k + 6) // 36) % (rows * 2), (i * 12 + k + 6) % 36
+        ],
+        "turned",
+    )
+    of = operator("turn", te.create_prim_func([source, turned]))
+    given = np.random.default_rng(0).standard_normal((14, 36), np.float32)
+    _, found = run(adapter, compiled(of), "turn", [given, np.zeros((6, 7, 6), "f4")])
+    np.testing.assert_array_equal(found, given.reshape(7, 6, 12)[..., 6:].transpose(1, 0, 2))
+
+
 def test_a_remainder_by_a_symbol_is_less_than_the_symbol(adapter: Driver) -> None:
     n = tirx.Var("n", "int64")
     given = te.placeholder((n,), "float32", name="given")

@@ -26,6 +26,13 @@ class Apply(nn.Module):
         return self.function(operand)
 
 
+def _transposed(rows: Tensor) -> Tensor:
+    """Products of transposed matrices that something else reads, and of one with itself."""
+    turned = rows[0].t()
+    square = (rows[1] @ turned + turned.sum(0)).t()
+    return square @ square + square.t() @ rows[0].sum(1)
+
+
 def examples() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Modules and their inputs by name, the same in every run."""
     torch.manual_seed(3)
@@ -46,6 +53,7 @@ def examples() -> dict[str, tuple[nn.Module, tuple[Tensor, ...]]]:
         "convolution float16": (nn.Conv2d(3, 4, 3).half(), (image.half(),)),
         "recurrent": (nn.LSTM(8, 4, batch_first=True), (rows,)),
         "embedding": (nn.Embedding(10, 4), (torch.tensor([[1, 2, 9]]),)),
+        "transposed matrices": (Apply(_transposed), (rows,)),
         "running sum": (Apply(lambda t: torch.cumsum(t, -1) + 1), (rows,)),
         "running sum inside": (Apply(lambda t: torch.cumsum(t, 1)), (rows,)),
         "running product": (Apply(lambda t: torch.cumprod(t, -1)), (rows,)),

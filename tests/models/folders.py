@@ -196,6 +196,10 @@ def _infinite(tensors: dict[str, torch.Tensor]) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "no_config": (lambda f: (f / "config.json").unlink(), ("config.json", "is not a model")),
     "config_not_json": (_write("config.json", b"{"), ("config.json", "not valid JSON")),
+    "generation_not_json": (
+        _write("generation_config.json", b'{"eos_token_id": [1'),
+        ("generation_config.json", "not valid JSON"),
+    ),
     "config_is_a_list": (_write("config.json", b"[]"), ("config.json", "expected a JSON object")),
     "config_not_text": (_write("config.json", b"\xff\xfe{"), ("config.json", "not valid JSON")),
     "other_architecture": (

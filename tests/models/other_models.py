@@ -506,6 +506,25 @@ OTHERS: Final[tuple[Other, ...]] = (
             ("InternVLForConditionalGeneration", "qwen2", {}),
         )
     ),
+    Other(
+        "text beside images",
+        "Gemma4ForConditionalGeneration",
+        {
+            "text_config": _TEXT
+            | {"model_type": "gemma4_text", "head_dim": 8, "vocab_size_per_layer_input": 131},
+            "vision_config": {
+                **{"model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 32},
+                **{"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2},
+                **{"head_dim": 8, "patch_size": 4, "position_embedding_size": 64},
+            },
+            # The bounds of its products are infinite.
+            "audio_config": {
+                **{"model_type": "gemma4_audio", "hidden_size": 16, "num_hidden_layers": 1},
+                **{"num_attention_heads": 2, "output_proj_dims": 16},
+                "subsampling_conv_channels": [4, 4],
+            },
+        },
+    ),
     _image(
         "DPTForDepthEstimation",
         # With smaller weights its last ReLU gives zeros alone.

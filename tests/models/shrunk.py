@@ -107,6 +107,11 @@ def _settings_of(name: str, config_class: Any) -> dict[str, Any]:
             found["backbone_config"] = transformers.ResNetConfig(
                 embedding_size=8, hidden_sizes=[16] * 4, depths=[1] * 4, out_features=stages
             )
+        elif default == "SwinConfig":
+            found["backbone_config"] = transformers.SwinConfig(
+                embed_dim=8, depths=[1] * 4, num_heads=[1, 1, 2, 2], window_size=4,
+                out_features=["stage1", "stage2", "stage3", "stage4"],
+            )  # fmt: skip
     return found
 
 

@@ -253,12 +253,28 @@ def sample(folder: Path, name: str) -> Path:
     return make_other(folder, next(each for each in OTHERS if each.architecture == name))
 
 
-@pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "LlavaForConditionalGeneration"])
-def test_a_decoder_without_a_cache_and_one_that_reads_images_too_read_text(
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OpenAIGPTLMHeadModel",
+        "LlavaForConditionalGeneration",
+        # With buffers that are infinite.
+        "Gemma4ForConditionalGeneration",
+    ],
+)
+def test_a_decoder_without_a_cache_and_those_that_read_more_than_text_read_text(
     tmp_path: Path, name: str
 ) -> None:
     model = load_model(sample(tmp_path / "model", name))
     assert model.vocabulary == 131
+    assert root_wrapper(model) < 1e-5
+
+
+def test_scores_of_what_is_left_out_are_infinite_and_equal(tmp_path: Path) -> None:
+    name = "GroundingDinoForObjectDetection"
+    small = dict(variants(name))["all sizes, even"]
+    model = load_any(make_shrunk(tmp_path / "model", name, small))
+    assert any(np.isinf(step.own).any() for step in model.own_steps())
     assert root_wrapper(model) < 1e-5
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from tests.conftest import RequireDevice
@@ -33,9 +34,13 @@ def shipped(
         each["tests"]["passed"] == each["tests"]["total"] > 0 for each in report["operators"]
     )
     assert (session / "report.html").stat().st_size > 0
-    made = run_here("package", session, "-o", folder / "package", cache=cache)
+    package = folder / "its package"
+    made = run_here("package", session, "-o", package, cache=cache)
     assert made.exit_code == 0, made.errors
-    return folder / "package"
+    # The command can be pasted, whatever the folder's name.
+    said = shlex.split(made.output.splitlines()[-1])
+    assert said[:5] == ["run", "it:", "tapml", "run", str(package)]
+    return package
 
 
 def result_of(package: Path, cache: Path, *arguments: str | Path) -> dict[str, object]:

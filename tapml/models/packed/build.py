@@ -145,7 +145,7 @@ def load_floats(module: Any, floats: dict[str, Tensor]) -> None:
         f"{path}.{name}"
         for path, part in module.named_modules()
         if hasattr(part, "packed")
-        for name in part.packed.tensors()
+        for name in part.held
     }
     floats = {n: t for n, t in floats.items() if not n.endswith("rotary_emb.inv_freq")}
     tied = {n for n in getattr(module, "all_tied_weights_keys", ()) if n not in floats}

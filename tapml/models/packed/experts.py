@@ -30,20 +30,30 @@ _STACKED: Final = (["MergeModulelist"], ["MergeModulelist", "Concatenate"])
 
 
 class PackedExperts(Packed):
-    """Matrices ``[E, N, K]`` as codes."""
+    """Matrices ``[E, N, K]`` as codes.
+
+    Where codes are in another order than the columns (act-order), `places` has the code of each
+    column, for each of P parts of an expert's rows: int32 ``[E, P, K]``.
+    """
 
     def __init__(self, weight: PackedWeight, experts: int, dtype: torch.dtype) -> None:
         parts: dict[str, Any] = {
             name: each.reshape(experts, -1, each.shape[-1])
             for name, each in weight.tensors().items()
         }
-        super().__init__(replace(weight, **parts))
+        order = parts.pop("order", None)
+        super().__init__(replace(weight, **parts, order=None))
         self.dtype = dtype
+        if order is not None:
+            self.held += ("places",)
+            self.places = nn.Parameter(order.argsort(-1).to(torch.int32), requires_grad=False)
 
     @property
     def packed(self) -> PackedWeight:
         """The weight, with the rows of all experts one after another."""
-        parts = {name: self.get_parameter(name).flatten(0, 1) for name in self._names}
+        parts = {name: self.get_parameter(name).flatten(0, 1) for name in self.held}
+        if "places" in parts:
+            parts["order"] = parts.pop("places").argsort(-1).to(torch.int32)
         return from_tensors(parts, self.bits, self.zero)
 
     def __getitem__(self, chosen: Tensor) -> Tensor:
@@ -55,7 +65,17 @@ class PackedExperts(Packed):
 
         parts = (of("codes"), of("scales"), of("zeros"), of("minimums"))
         matrices: Tensor = unpack_weight(*parts, self.bits, self.zero)
-        return matrices.to(self.dtype)
+        matrices = matrices.to(self.dtype)
+        places = of("places")
+        if places is None:
+            return matrices
+        count, rows, _ = matrices.shape
+        # As indices of three axes: an index for every number would take twice the matrices' memory.
+        ordered = [
+            matrices[torch.arange(count)[:, None, None], part[:, None], places[:, at, None].long()]
+            for at, part in enumerate(torch.arange(rows).chunk(places.shape[1]))
+        ]
+        return ordered[0] if len(ordered) == 1 else torch.cat(ordered, 1)
 
 
 def stacked_matrices(module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
@@ -169,16 +189,22 @@ class ExpertLayers:
 def _joined(weights: Sequence[PackedWeight], name: str) -> PackedWeight:
     """The rows of all, one after another."""
     first = weights[0]
+    if any(each.order is not None for each in weights):
+        plain = torch.arange(first.shape[1], dtype=torch.int32)
+        orders = (plain if each.order is None else each.order for each in weights)
+        weights = [
+            replace(each, order=order[None]) for each, order in zip(weights, orders, strict=True)
+        ]
     parts: list[Mapping[str, Tensor]] = [each.tensors() for each in weights]
     alike = all(
         (each.bits, each.zero, each.group) == (first.bits, first.zero, first.group)
         and one.keys() == parts[0].keys()
         for each, one in zip(weights, parts, strict=True)
     )
-    if not alike or first.order is not None:
+    if not alike:
         raise InputError(
-            f"{name}: its experts are packed in more than one way, or have their columns in "
-            "another order (act-order): take the float weights, and --quantize int4"
+            f"{name}: its experts are packed in more than one way: take the float weights, and "
+            "--quantize int4"
         )
     joined = {key: torch.cat([each[key] for each in parts]) for key in parts[0]}
     return from_tensors(joined, first.bits, first.zero)

@@ -12,12 +12,15 @@ from tapml_targets.errors import InputError
 
 
 class Packed(nn.Module):
-    """Holds a packed weight as parameters: TVM's importer folds what is computed from buffers."""
+    """Holds a packed weight as parameters: TVM's importer folds what is computed from buffers.
+
+    `held` are their names.
+    """
 
     def __init__(self, weight: PackedWeight) -> None:
         super().__init__()
         self.bits, self.zero = weight.bits, weight.zero
-        self._names = tuple(weight.tensors())
+        self.held = tuple(weight.tensors())
         for name, tensor in weight.tensors().items():
             self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
 
@@ -25,11 +28,11 @@ class Packed(nn.Module):
     def packed(self) -> PackedWeight:
         """The weight."""
         return from_tensors(
-            {name: self.get_parameter(name) for name in self._names}, self.bits, self.zero
+            {name: self.get_parameter(name) for name in self.held}, self.bits, self.zero
         )
 
     def _part(self, name: str) -> Tensor | None:
-        return self.get_parameter(name) if name in self._names else None
+        return self.get_parameter(name) if name in self.held else None
 
 
 class PackedLinear(Packed):

@@ -30,7 +30,8 @@ class PackedWeight:
     scales, zeros, minimums
         float32 ``[N, K / G]``, or None.
     order
-        Where the codes are not in the order of the columns: the column of each code, int32 ``[K]``.
+        Where the codes are not in the order of the columns: the column of each code, int32 ``[K]``,
+        or ``[P, K]`` for each of P equal parts of the rows.
     """
 
     codes: Tensor
@@ -58,9 +59,9 @@ class PackedWeight:
         stored: Tensor = unpack_weight(*parts, self.bits, self.zero)
         if self.order is None:
             return stored
-        columns = torch.empty_like(stored)
-        columns[:, self.order.long()] = stored
-        return columns
+        order = self.order.long().reshape(-1, stored.shape[1])
+        order = order.repeat_interleave(len(stored) // len(order), 0)
+        return torch.empty_like(stored).scatter_(1, order, stored)
 
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by attribute name."""

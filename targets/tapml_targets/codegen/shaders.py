@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from tapml_targets.codegen import gpu, lowering
+from tapml_targets.codegen.bounded_axes import with_bounded_axes
 from tapml_targets.codegen.host_program import read_host_function
 from tapml_targets.codegen.kept_calls import OWN, keep_own
 from tapml_targets.codegen.operator_library import operator_library, stated_limits
 from tapml_targets.codegen.options import check_options
 from tapml_targets.codegen.source import OperatorSource
 from tapml_targets.codegen.symbol_bounds import MOST_BYTES, LaunchRange, launch_ranges
+from tapml_targets.codegen.value_proof import TooWideError
 from tapml_targets.installed import compiler_versions
 from tapml_targets.library import (
     BufferArgument,
@@ -119,12 +121,19 @@ def generate_shaders(source: OperatorSource, target: Target, language: ShaderLan
     if suits and (chosen := language.exchange(width)) is not None:
         exchange = gpu.tvm_target(chosen[0], limits, options, attributes, **chosen[1])
     lower = partial(lowering.lower, target=generation, config=language.config, exchange=exchange)
+
+    def build(given: OperatorSource, scheduled: Any) -> Library:
+        try:
+            return _library(given, lower(scheduled), language, width)
+        except TooWideError:
+            return _library(given, lower(with_bounded_axes(scheduled)), language, width)
+
     kind = options.get("schedule_kind", language.schedule_kind)
     scheduler = gpu.Scheduler(
         wanted,
         gpu.tvm_target(kind, limits, options, ["max_shared_memory_per_block"]),
         stated_limits(limits),
-        lambda given, scheduled: _library(given, lower(scheduled), language, width),
+        build,
     )
     kept = partial(keep_own, own=OWN | {"erf"})
     return operator_library(source, scheduler, limits, kept)

@@ -25,6 +25,10 @@ _INTEGERS: Final = ("int", "uint")
 _WORD_BITS: Final = 32
 
 
+class TooWideError(CompileError):
+    """The shapes do not tell that a value is right in 32 bits."""
+
+
 class ValueProof:
     """Proves values one by one, and notes how the tensors in them are to be read.
 
@@ -198,7 +202,7 @@ class ValueProof:
 
         tvm_ffi.structural_walk(node, [(tvm.ir.TensorLoad, look)])
         lower, upper = self.ranges.of(node)
-        raise CompileError(
+        raise TooWideError(
             f"the 64-bit integer `{str(node)[:120]}` {what + ' ' if what else ''}may be from "
             f"{lower} to {upper}, as far as the shapes tell: this target has 32 bits; compile for "
             "smaller shapes, or keep the operator on the source"

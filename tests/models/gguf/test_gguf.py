@@ -116,6 +116,7 @@ def test_a_file_computes_what_transformers_computes_with_its_weights(
     values = written.write_llama(tmp_path / "small.gguf", kind)
     model = load_model(tmp_path / "small.gguf")
     assert model.quantization == f"GGUF {kind}"
+    assert model.name == "small"
     assert_same_logits(model.module, own_llama(values))
     assert model.tokenizer is not None
     ids = model.tokenizer.encode("the1")

@@ -34,8 +34,11 @@ def logits(module: Any) -> torch.Tensor:
     return found
 
 
-def quantized(folder: Path, family: str) -> tuple[Path, Path]:
-    """A folder whose experts are packed one by one, and one with the same weights as floats."""
+def quantized(folder: Path, family: str, *, act_order: bool = False) -> tuple[Path, Path]:
+    """A folder whose experts are packed one by one, and one with the same weights as floats.
+
+    With `act_order` every expert but one has its columns in an order of its own.
+    """
     floats = make_family(folder / "floats", family, **FAMILIES[family])
     codes_folder = folder / "codes"
     shutil.copytree(floats, codes_folder)
@@ -48,8 +51,11 @@ def quantized(folder: Path, family: str) -> tuple[Path, Path]:
         path, (rows, columns) = name.removesuffix(".weight"), value.shape
         codes = random.integers(0, 16, (rows, columns))
         scales = random.uniform(0.01, 0.03, (rows, columns // GROUP)).astype(np.float16)
-        plain[name] = (codes - 8) * np.repeat(scales, GROUP, 1).astype(np.float32)
-        plain[name] = plain[name].astype(np.float32)
+        group_of = np.arange(columns) // GROUP
+        if act_order and ".experts.1." not in name:
+            group_of = random.permutation(group_of)
+            stored[f"{path}.weight_g_idx"] = group_of.astype(np.int32)
+        plain[name] = ((codes - 8) * scales[:, group_of].astype(np.float32)).astype(np.float32)
         stored |= {
             f"{path}.weight_packed": packed(codes),
             f"{path}.weight_scale": scales,
@@ -68,15 +74,19 @@ def quantized(folder: Path, family: str) -> tuple[Path, Path]:
     return codes_folder, floats
 
 
+@pytest.mark.parametrize("act_order", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_of_packed_experts_computes_what_its_floats_compute(
-    tmp_path: Path, family: str
+    tmp_path: Path, family: str, act_order: bool
 ) -> None:
-    codes, floats = quantized(tmp_path, family)
+    codes, floats = quantized(tmp_path, family, act_order=act_order)
     own = AutoModelForCausalLM.from_pretrained(floats, attn_implementation="eager").eval()
     module = load_any(codes).module
     kinds = [each for each in module.modules() if isinstance(each, PackedExperts)]
     assert {each.packed.bits for each in kinds} == {4}
+    for part in kinds:
+        everyone = torch.arange(part.get_parameter("codes").shape[0])
+        assert torch.equal(part.packed.unpacked(), part[everyone].flatten(0, 1))
     expected = logits(own)
     assert (logits(module) - expected).abs().max() < 1e-5 * expected.abs().max()
 

