@@ -26,7 +26,7 @@ SIZES: dict[str, Any] = {
 def tokens_by_transformers(folder: Path, count: int) -> list[int]:
     """What transformers generates after `PROMPT`, greedily, in float32."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = AutoTokenizer.from_pretrained(folder)(PROMPT)["input_ids"]
+    ids: list[int] = list(AutoTokenizer.from_pretrained(folder)(PROMPT)["input_ids"])
     start = len(ids)
     with torch.no_grad():
         for _ in range(count):
