@@ -36,9 +36,11 @@ QUICK_CHECKS = {
 # They run beside the tests: mypy keeps one core busy for most of a minute.
 CHECKS = {"mypy": ["-m", "mypy"], "web": ["-m", "scripts.web_checks"]}
 VERDICTS = {0: "passed", NOT_RUN: "not run"}
-# Tests often wait for processes they started: on two cores four workers leave none idle. A file's
-# tests share fixtures. Files with few tests may take longest: tests/conftest.py orders them.
-SPREAD = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+# Tests often wait for processes they started: on two cores four workers leave none idle.
+WORKERS = ("-n", "4")
+# However many there are: a file's tests share fixtures. Files with few tests may take longest:
+# tests/conftest.py orders them.
+SPREAD = ("--dist", "loadfile", "--no-loadscope-reorder")
 # What the tests have started ends within this after Ctrl-C.
 END_SECONDS = 30.0
 # A test's tier is its folder: `end_to_end` and `exhaustive`, anywhere under tests/, or neither.
@@ -97,7 +99,7 @@ def main(arguments: list[str]) -> int:
         if not options.no_checks:
             checks.start({**QUICK_CHECKS, **CHECKS})
         checks.finish(QUICK_CHECKS)
-        to_pytest = [*TIERS[options.tier], *(to_pytest or SPREAD)]
+        to_pytest = [*TIERS[options.tier], *SPREAD, *(to_pytest or WORKERS)]
         status = 0 if options.checks_only else run_tests(["-m", "pytest", *to_pytest])
         checks.finish(CHECKS)
     if checks.failed:

@@ -20,6 +20,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tapml.importing.empty_tensors import fold_empty_tensors
+from tapml.importing.fold_constants import fold_constants
 from tapml.importing.fuse_producers import fuse_producers
 from tapml.importing.fused_views import operators_to_views, views_to_operators
 from tapml.importing.infinite_starts import begin_at_infinity
@@ -159,7 +160,7 @@ def _legalize(module: Any) -> tuple[Any, dict[str, Any], dict[str, tuple[str, ..
         begin_at_infinity,
         transform.RewriteDataflowReshape(),
         transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
+        fold_constants,
         transform.DeadCodeElimination([ENTRY]),
     )
     for step in passes:

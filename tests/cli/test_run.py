@@ -33,9 +33,9 @@ def package(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Empty at first; the devices are listed once."""
-    return tmp_path_factory.mktemp("cache")
+def cache(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the session compiled is not compiled again."""
+    return finished.copy_cache(tmp_path_factory.mktemp("compiled") / "cache")
 
 
 def test_what_only_a_text_has_is_refused_for_a_model_that_writes_none() -> None:

@@ -9,14 +9,11 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import distributions
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from tapml import Module
 from tapml.bundle.bundle import write_bundle
@@ -93,24 +90,6 @@ def test_the_zoo_has_a_wheel_of_its_own(base_install: BaseInstall, tmp_path: Pat
     shipped = base_install.run("python", "-c", code).stdout.split()
     for weights, name in zip(shipped, ("digits-cnn", "pydoc-llama"), strict=True):
         assert Path(weights).read_bytes() == (zoo / name / "model.safetensors").read_bytes()
-
-
-def test_a_base_install_takes_at_most_110_mb(base_install: BaseInstall) -> None:
-    (site,) = base_install.folder.glob("lib/python*/site-packages")
-    installed = {canonicalize_name(each.name): each for each in distributions(path=[str(site)])}
-    # The fixture installs an OpenCL driver as well, which is an extra's.
-    base, waiting = set(), [canonicalize_name("tapml")]
-    while waiting:
-        base.add(name := waiting.pop())
-        required = [Requirement(text) for text in installed[name].requires or ()]
-        needed = {canonicalize_name(each.name) for each in required if _applies(each)}
-        waiting += needed - base
-    files = [site / str(file) for name in base for file in installed[name].files or ()]
-    assert sum(file.stat().st_size for file in files) <= 110e6
-
-
-def _applies(requirement: Requirement) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
 
 def test_neither_tvm_nor_pytorch_is_there(base_install: BaseInstall) -> None:

@@ -67,7 +67,7 @@ def test_exported_tests_pass_without_model_and_compiler(
     exported: Path, finished: FinishedSession, tmp_path: Path
 ) -> None:
     tested = run_pytest(
-        exported, "--tapml-device", finished.device, cache=tmp_path / "cache",
+        exported, "--tapml-device", finished.device, cache=finished.copy_cache(tmp_path / "cache"),
         junit=tmp_path / "junit.xml", toolkit=False,
     )  # fmt: skip
     assert tested.exit_code == 0, tested.output

@@ -22,6 +22,7 @@ from tapml.session.settings import Settings
 from tapml_targets.target import Target
 from tests.conftest import RequireDevice
 from tests.offload.commands import Ended, run_process
+from tests.offload.warm_cache import keep_compiled
 from tests.shared_artifact import shared_artifact
 
 TOKENS = "1 2 3 4"
@@ -130,6 +131,7 @@ def finished(
         arguments = offload_arguments(tiny_model, folder / "session", device)
         ended = run_process(*arguments, cache=folder / "cache")
         assert ended.exit_code == 0, ended.errors
+        keep_compiled(folder / "cache")
         (folder / "ended.json").write_text(json.dumps(asdict(ended)), encoding="utf-8")
 
     made = shared_artifact("finished", tmp_path_factory, run)

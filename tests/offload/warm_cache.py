@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tapml_targets.cache_folder import cache_folder
+from tapml_targets.cache_folder import cache_folder, write_atomically
 
 # Not ``plans``: a model is always imported.
 COMPILED: Final = (
@@ -25,6 +25,19 @@ COMPILED: Final = (
     "simulator",
     "spirv",
 )
+
+
+# What a session's other commands and other sessions of the same model need again.
+KEPT: Final = ("libraries", "opencl-binaries", "reference")
+
+
+def keep_compiled(cache: Path) -> None:
+    """Put the code that was compiled into `cache` into the user's as well, for other tests."""
+    for name in KEPT:
+        for file in (cache / name).glob("*"):
+            kept = cache_folder(name) / file.name
+            if not kept.exists():
+                write_atomically(kept, file.read_bytes())
 
 
 def warm_cache(folder: Path, *, own_libraries: bool = False) -> Path:

@@ -143,6 +143,28 @@ sys.exit(script.main({arguments!r}))
     assert ran.stdout.startswith("pytest ") == ("--version" in arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [([], ["-n", "4"]), (["-n", "2", "--durations=9"], ["-n", "2", "--durations=9"])],
+)
+def test_files_stay_together_however_many_processes_share_the_tests(
+    arguments: list[str], passed: list[str]
+) -> None:
+    code = f"""
+import sys
+import scripts.test as script
+script.environment.ensure = script.environment.enter = lambda _: None
+script.debian.install_missing = lambda: None
+script.run_tests = lambda arguments: print(*arguments)
+script.main(["--no-checks", *{arguments!r}])
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    together = ["--dist", "loadfile", "--no-loadscope-reorder"]
+    assert ran.stdout.split() == ["-m", "pytest", *together, *passed]
+
+
 def test_of_checks_and_tests_only_one_can_be_left_out() -> None:
     ran = subprocess.run(
         [sys.executable, "scripts/test.py", "--no-checks", "--checks-only"],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -24,23 +22,21 @@ from tapml.verdicts.policy import Policy
 from tapml_rpc.local import open_local
 from tests.conftest import RequireDevice
 from tests.models.folders import make_folder
+from tests.oracles.carved_zoo import carved_zoo
 
 pytestmark = pytest.mark.run_first
 
 PRODUCTS = Filters(operators=("*matmul*",))
 
 
-def carved(folder: Path, kind: str) -> Suite:
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     """A suite of a tiny model."""
-    model = load_model(make_folder(folder / "model", kind))
+    folder = tmp_path_factory.mktemp("half")
+    model = load_model(make_folder(folder / "model", "float16", num_hidden_layers=1))
     imported = import_model(model)
     executor = Executor(imported.plan, imported.weights, compile_reference(imported.plan))
     return carve(model, executor, [Prompt((1, 2, 3, 4), None)], folder / "suite", max_new_tokens=2)
-
-
-@pytest.fixture(scope="module")
-def half(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    return carved(tmp_path_factory.mktemp("half"), "float16")
 
 
 def test_half_precision_products_get_probes_that_pass(
@@ -80,11 +76,12 @@ def test_a_probe_is_told_from_a_carved_test_and_expects_exact_values(half: Suite
             assert exact == is_probe(test.id)
 
 
-def test_single_precision_gets_none(tmp_path: Path) -> None:
-    with carved(tmp_path, "float32") as suite:
-        name = next(name for name in suite.operators if "matmul" in name)
-        with Oracle(suite.operators, compile_twins, Policy()) as oracle:
-            probing = Probing(oracle, lambda: compile_reference(suite.operators.values()))
-            tests = list(probing.tests(suite.operators[name], suite.tests_of(name)))
-        assert tests
-        assert not any(is_probe(test.id) for test in tests)
+def test_single_precision_gets_none() -> None:
+    zoo = carved_zoo()
+    name = next(name for name in zoo.stored if "matmul" in name)
+    product = zoo.stored[name]
+    with Oracle({name: product}, compile_twins, Policy()) as oracle:
+        probing = Probing(oracle, lambda: compile_reference([product]))
+        tests = list(probing.tests(product, zoo.tests[name]))
+    assert tests
+    assert not any(is_probe(test.id) for test in tests)

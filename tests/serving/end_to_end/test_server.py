@@ -98,9 +98,14 @@ def package(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def serving(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def cache(finished: FinishedSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the session compiled is not compiled again."""
+    return finished.copy_cache(tmp_path_factory.mktemp("compiled") / "cache")
+
+
+@pytest.fixture(scope="module")
+def serving(package: Path, cache: Path) -> Iterator[Serving]:
     """The package, served."""
-    cache = tmp_path_factory.mktemp("cache")
     with started("serve", package, "--port", "0", "--waiting", "1", cache=cache) as process:
         yield Serving(process, port_of(process))
 
@@ -396,13 +401,13 @@ def test_off_loopback_it_takes_a_token(package: Path, tmp_path: Path) -> None:
 
 
 def test_with_a_token_every_request_carries_it_and_ctrl_c_ends_it(
-    package: Path, tmp_path: Path
+    package: Path, cache: Path, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
     token.write_text("a-secret-of-ours\n")
     token.chmod(0o600)
     arguments = ("serve", package, "--port", "0", "--token-file", token)
-    with started(*arguments, cache=tmp_path) as process:
+    with started(*arguments, cache=cache) as process:
         serving = Serving(process, port_of(process))
         for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": "a-secret-of-ours"}):
             assert serving.ask("/v1/models", None, **wrong)[0] == 401
