@@ -11,13 +11,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import repeat
-from operator import attrgetter, is_, ne
-from typing import Any, Final, TypeAlias
+from operator import attrgetter, ne
+from typing import Any, Final
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tapml.invariants.gradients import Gradient, gradient_of, mark_of, marks_of
 from tapml.invariants.looks import is_rounded
 from tapml.invariants.needs import Needs
 from tapml.invariants.record import CHANGE, IDLE, MODEL, ROUNDED, Fields, Value
@@ -29,7 +29,6 @@ from tapml.invariants.wrapped import is_compiled, refuse_compiled
 from tapml_targets.errors import InputError
 
 _ALL_BITS: Final = (1 << 64) - 1
-_FIRST: Final = 64
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Variables:
         self._last: dict[int, str] = {}
         self._views: dict[int, tuple[int, torch.Tensor]] = {}
         self._shared: dict[tuple[Any, ...], dict[str, Value]] = {}
-        self._gradients: dict[int, tuple[str, int, int]] = {}
+        self._gradients: dict[int, Gradient] = {}
         self._after: dict[str, str] = {}
         self._unnamed: dict[int, str] = {}
         self._stepped: list[Variable] = []
@@ -96,7 +95,6 @@ class Variables:
         # States of parameters that all change, and what else they depend on.
         self._moving: list[Fields] = []
         self._traits: list[tuple[Any, ...]] = []
-        self._told: dict[int, tuple[tuple[Any, ...], dict[str, Value]]] = {}
         self._parts: set[int] = set()
         self._graded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._loose: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
@@ -243,7 +241,7 @@ class Variables:
             self._numbered += 1
         return found
 
-    def gradients(self, call: str) -> dict[str, tuple[str, int, int]]:
+    def gradients(self, call: str) -> dict[str, Gradient]:
         """Before a call that may change them, per parameter.
 
         Its gradient is ``none``, ``zero`` or ``nonzero``; identity, version. A watched run does
@@ -255,21 +253,14 @@ class Variables:
         if not self._sought(call, "grad"):
             return {}
         self._variables()
-        if not self._leaves:
-            return dict(zip(self._names, map(_mark, self._tensors), strict=True))
-        there = [each for each in map(_GRADIENT, self._tensors) if each is not None]
-        if not there:
-            return dict.fromkeys(self._names, _NO_GRADIENT)
-        if len(there) < len(self._tensors):
-            return dict(zip(self._names, map(_mark, self._tensors), strict=True))
-        marks = zip(repeat(""), map(id, there), map(_VERSION, there), strict=False)
+        marks = marks_of(self._tensors) if self._leaves else map(mark_of, self._tensors)
         return dict(zip(self._names, marks, strict=True))
 
-    def _gradient(self, tensor: torch.Tensor) -> tuple[str, int, int]:
+    def _gradient(self, tensor: torch.Tensor) -> Gradient:
         # Looked at once between two calls that change gradients.
         found = self._gradients.get(id(tensor))
         if found is None:
-            found = self._gradients[id(tensor)] = _gradient(tensor)
+            found = self._gradients[id(tensor)] = gradient_of(tensor)
         return found
 
     def gradient_state(self, tensors: Iterable[torch.Tensor] | None = None) -> str:
@@ -377,9 +368,7 @@ class Variables:
         contents = self._needs.contents.get(call, ()) if self._needs is not None else ()
         return {each.removeprefix(begin) for each in contents if each.startswith(begin)}
 
-    def note_gradients(
-        self, recorder: Recorder, before: dict[str, tuple[str, int, int]], call: str
-    ) -> None:
+    def note_gradients(self, recorder: Recorder, before: dict[str, Gradient], call: str) -> None:
         """Record which gradients changed since `before`, inside the call."""
         if self._needs is not None:
             self._touch_gradients(recorder, before, self._sought(call, "grad"))
@@ -391,11 +380,11 @@ class Variables:
                 recorder.note(CHANGE, name, {**fields, "from": then[0], "to": now[0]})
 
     def _touch_gradients(
-        self, recorder: Recorder, before: dict[str, tuple[str, int, int]], sought: set[str]
+        self, recorder: Recorder, before: dict[str, Gradient], sought: set[str]
     ) -> None:
         self._gradients.clear()
         for each in self.parameters() if sought else ():
-            now = _mark(each.tensor)
+            now = mark_of(each.tensor)
             if before.get(each.name, now) == now:
                 continue
             came = f"becomes {self._gradient(each.tensor)[0]}"
@@ -452,11 +441,11 @@ class Variables:
         if structure is None or not structure.holds(self.models(), self.optimizers()):
             self._walked = None
         variables = self._variables()
-        self._gradients.clear()
         if self._stated is variables and self._all_move():
             digests = list(self._after.values())
             self._last = dict(zip(map(id, self._tensors), digests, strict=True))
             recorder.note_states(self._names, self._moving, digests)
+            self._gradients.clear()
             return
         # A tied parameter has several names.
         before, self._last = self._last, {}
@@ -471,13 +460,12 @@ class Variables:
             states.append(self._state(each, changed, unused))
             digests.append(now)
         recorder.note_states([each.name for each in variables], states, digests)
-        # Identities are those of what this keeps.
-        if self._stated is not variables:
-            self._told.clear()
         self._stated = variables
-        told = map(self._told.get, map(id, variables))
-        all_told = all(map(is_, states, (known and known[1] for known in told)))
-        self._moving = states if all_told and len(self._after) == len(variables) else []
+        self._gradients.clear()
+        alike = self._needs is not None and not self._needs.gradients
+        alike = alike and len(self._after) == len(variables)
+        moved = all(each.get("changed") and each["in_optimizer"] for each in states)
+        self._moving = states if alike and moved else []
         self._traits = list(map(_TRAITS, self._tensors))
         if len(self._views) > 2 * len(variables):
             self._views.clear()
@@ -512,10 +500,6 @@ class Variables:
         tensor = variable.tensor
         attributes = vars(tensor)
         asked = self._needs is None or self._needs.gradients
-        plain = changed is True and not (asked or unused or attributes)
-        told = (tensor.requires_grad, tensor.dtype, tensor.shape) if plain else None
-        if plain and (known := self._told.get(id(variable))) is not None and known[0] == told:
-            return known[1]
         key = (
             variable.kind,
             tensor.dtype,
@@ -531,8 +515,6 @@ class Variables:
             changed is False and is_rounded(tensor, self.optimizers()),
         )
         if not attributes and (found := self._shared.get(key)) is not None:
-            if told is not None:
-                self._told[id(variable)] = told, found
             return found
         kind, dtype, shape, trained, in_model, in_optimizer, model, idle, gradient, *_ = key
         fields: dict[str, Value] = {
@@ -584,31 +566,4 @@ def _sum_of(bits: torch.Tensor) -> str:
     return f"{int(bits.sum().item()) & _ALL_BITS:016x}"
 
 
-def _gradient(tensor: torch.Tensor) -> _Gradient:
-    mark = _mark(tensor)
-    gradient = tensor.grad
-    if mark == _NO_GRADIENT or gradient is None:
-        return mark
-    # Most gradients show by one number that they are not zero.
-    plain = type(gradient) in PLAIN and gradient.layout == torch.strided and gradient.numel()
-    if plain and gradient.as_strided((), ()).item():
-        return "nonzero", *mark[1:]
-    values = gradient.detach()
-    if values.layout != torch.strided:
-        values = values.coalesce().values()
-    first = values.view(-1)[:_FIRST] if values.is_contiguous() else values
-    state = "nonzero" if bool(first.any()) or bool(values.any()) else "zero"
-    return state, *mark[1:]
-
-
-def _mark(tensor: torch.Tensor) -> _Gradient:
-    """What tells cheaply whether a gradient is another one: its identity and version."""
-    gradient = tensor.grad if tensor.is_leaf else None
-    return _NO_GRADIENT if gradient is None else ("", id(gradient), gradient._version)
-
-
-_GRADIENT: Final = attrgetter("grad")
-_VERSION: Final = attrgetter("_version")
 _TRAITS: Final = attrgetter("requires_grad", "dtype", "shape")
-_Gradient: TypeAlias = tuple[str, int, int]
-_NO_GRADIENT: Final[_Gradient] = ("none", 0, 0)
