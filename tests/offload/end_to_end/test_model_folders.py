@@ -38,7 +38,12 @@ def test_every_operator_of_an_unseen_folder_moves_and_takes_text(
     finished: FinishedSession, tmp_path: Path
 ) -> None:
     """Tied weights, no grouped queries, other sizes, in several files, with a tokenizer."""
-    folder = make_folder(tmp_path / "model", "tied", seed=4, tokenizer=True, **SIZES)
+    check_that_a_folder_moves(finished, tmp_path, "tied")
+
+
+def check_that_a_folder_moves(finished: FinishedSession, tmp_path: Path, kind: str) -> None:
+    """Every operator moves, and text comes out as transformers writes it."""
+    folder = make_folder(tmp_path / "model", kind, seed=4, tokenizer=True, **SIZES)
     session, cache = tmp_path / "session", warm_cache(tmp_path / "cache")
     ended = run_here(
         "offload", "--model", folder, "--device", finished.device, "--session", session,

@@ -9,9 +9,7 @@ import pytest
 from tests.conftest import RequireDevice
 from tests.models.folders import make_folder
 from tests.offload.commands import run_here
-from tests.offload.end_to_end.test_model_folders import (
-    test_every_operator_of_an_unseen_folder_moves as check,
-)
+from tests.offload.end_to_end.test_model_folders import check_that_a_folder_moves
 from tests.offload.sessions import FinishedSession, offload_arguments, read_report
 
 
@@ -19,7 +17,7 @@ from tests.offload.sessions import FinishedSession, offload_arguments, read_repo
 def test_every_operator_of_an_unseen_folder_moves(
     finished: FinishedSession, tmp_path: Path, kind: str
 ) -> None:
-    check(finished, tmp_path, kind, {})
+    check_that_a_folder_moves(finished, tmp_path, kind)
 
 
 def test_a_float16_folder_runs_as_float32_where_the_device_has_no_float16(
