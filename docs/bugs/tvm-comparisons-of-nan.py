@@ -23,6 +23,7 @@ CASES = {
 for name, (written, wanted) in CASES.items():
     with np.errstate(invalid="ignore"):
         expected = wanted(*given)  # type: ignore[no-untyped-call]
+    # It is called at once, and TVM refuses a default argument.
     made = te.compute((3,), lambda i: written(x[i], y[i]), "made")  # noqa: B023
     function = te.create_prim_func([x, y, made])
     built: Any = tvm.compile(function, target="llvm")

@@ -118,10 +118,11 @@ class OnnxGraph:
         return model
 
     def _give(self, model: Any, names: Sequence[str]) -> None:
-        """Add outputs. What is none of the whole model has no shape: libraries infer it.
+        """Make these values outputs. Inner values get no shape: libraries infer it.
 
-        The file's own annotations of values go: nothing is inferred of an output that has one
-        beside. Only their types are kept, as nothing is inferred of operators that are not ONNX's.
+        The file's annotations of values are removed, because libraries infer nothing about an
+        output that has one. Their types are kept: of operators that are not ONNX's no type is
+        inferred.
         """
         import onnx
 

@@ -428,8 +428,8 @@ def _print(comparison: Comparison, folder: Path | None) -> None:
     for pair in comparison.pairs:
         # The table has the deviation, and what is below says what is unsupported.
         largest = pair.metrics.get("elementwise", {}).get("largest")
-        told = largest is not None and pair.reason == reason_of_agreement(largest)
-        if pair.status != "unsupported" and not told:
+        in_table = largest is not None and pair.reason == reason_of_agreement(largest)
+        if pair.status != "unsupported" and not in_table:
             console.print(Text(f"{' / '.join(pair.backends)}: {pair.reason}"))
     for failure, layer, names in comparison.failures:
         at = f" at {layer}" if layer else ""

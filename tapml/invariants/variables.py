@@ -464,6 +464,7 @@ class Variables:
         self._gradients.clear()
         alike = self._needs is not None and not self._needs.gradients
         alike = alike and len(self._after) == len(variables)
+        alike = alike and not any(map(vars, self._tensors))
         moved = all(each.get("changed") and each["in_optimizer"] for each in states)
         self._moving = states if alike and moved else []
         self._traits = list(map(_TRAITS, self._tensors))

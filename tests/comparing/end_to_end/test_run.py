@@ -242,6 +242,7 @@ def test_backends_may_be_one_text_and_an_array_is_the_input(cnn: Path) -> None:
     comparison = tapml.compare(cnn, ",".join(HEALTHY), make_images(4)["x"])
     assert [each.status for each in comparison.pairs] == ["agree"]
     with pytest.raises(InputError, match="an array or arrays by name, found list"):
+        # What a type checker refuses, a notebook runs.
         tapml.compare(cnn, HEALTHY, [1.0])  # type: ignore[arg-type]
 
 
